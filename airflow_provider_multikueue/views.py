@@ -1,0 +1,192 @@
+"""What is known of a job at one moment, and what follows from it: plain values, no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+from airflow_provider_multikueue.kinds import Kind
+
+__all__ = [
+    "CopyMemory",
+    "DeadRegion",
+    "Ending",
+    "EndingKind",
+    "Memory",
+    "Observation",
+    "Phase",
+    "RegionCheck",
+    "Stage",
+    "View",
+    "WorkerView",
+]
+
+Object = Mapping[str, Any]
+
+
+class Phase(StrEnum):
+    """Where a job is in its life: a closed list."""
+
+    SUBMITTED = "SUBMITTED"
+    QUEUED = "QUEUED"
+    PLACING = "PLACING"
+    ADMITTED = "ADMITTED"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    EVICTED = "EVICTED"
+    LOST = "LOST"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing comes after it."""
+        return self in (Phase.SUCCEEDED, Phase.FAILED, Phase.LOST)
+
+
+class Stage(StrEnum):
+    """How far one region is with answering."""
+
+    SILENT = "silent"  # asked, and no copy of the job is there
+    UNREADABLE = "unreadable"  # not in the connection, or no right to read it
+    UNREACHABLE = "unreachable"
+    UNANSWERED = "unanswered"  # a copy is there and that cluster's Kueue has not looked at it
+    INADMISSIBLE = "inadmissible"
+    QUOTA = "quota"  # waits for quota there
+    ASKED = "asked"
+    ACCEPTED = "accepted"
+    GRANTED = "granted"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    EVICTED = "evicted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """What is known of a job on one worker. ``can_heal``: whether we may delete the copy of its Workload there."""
+
+    cluster: str
+    region: str | None = None
+    trouble: str | None = None
+    trouble_since: float | None = None
+    workload: Object | None = None
+    job: Object | None = None
+    provisioning: tuple[Object, ...] = ()
+    pods: tuple[Object, ...] = ()
+    readable: bool = True
+    can_heal: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyMemory:
+    """What was seen of one worker's copies and has vanished since, or has no time of its own. Times are epoch seconds."""
+
+    rejected: tuple[str, ...] = ()  # uids of copies that were rejected
+    rejected_since: float | None = None
+    rejected_text: str = ""
+    ended_since: float | None = None
+    ended_uid: str = ""
+    cause: str = ""  # why the last copy that was admitted was evicted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What earlier views showed and a later one no longer shows: fold it with ``remember``."""
+
+    workload_gone_since: float | None = None
+    job_gone_since: float | None = None
+    quota_unanswered_since: float | None = None
+    copies: Mapping[str, CopyMemory] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """All that is known of a job at ``now`` (epoch seconds)."""
+
+    kind: Kind
+    job: Object | None
+    job_seen: bool
+    workload: Object | None
+    workload_seen: bool
+    workers: Mapping[str, WorkerView]
+    now: float
+    manager_trouble: str | None = None
+    manager_trouble_since: float | None = None
+    memory: Memory = field(default_factory=Memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionCheck:
+    """What one region says to being asked."""
+
+    cluster: str
+    region: str | None
+    stage: Stage
+    text: str = ""
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadRegion:
+    """A region that will not answer any more for this job. ``healable``: deleting the copy ``namespace/name`` there makes it ask anew."""
+
+    cluster: str
+    region: str | None
+    reason: str
+    since: float
+    healable: bool
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+EndingKind = Literal[
+    "succeeded", "failed", "deadline", "run_duration", "rejected", "inadmissible", "deactivated", "deleted", "workload_deleted", "not_dispatched"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a job ended. ``source`` is ``manager`` or ``worker:<cluster>``."""
+
+    kind: EndingKind
+    reason: str
+    message: str
+    source: str = "manager"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What a view means. Times are UTC; ``flavors`` is by pod set and resource; ``override`` names the row that made us not believe the manager."""
+
+    phase: Phase
+    namespace: str = ""
+    name: str = ""
+    cluster: str | None = None
+    region: str | None = None
+    asked: tuple[str, ...] = ()
+    checks: tuple[RegionCheck, ...] = ()
+    dead: tuple[DeadRegion, ...] = ()
+    hopeless_since: float | None = None
+    submitted: datetime | None = None
+    quota_reserved: datetime | None = None
+    admitted: datetime | None = None
+    started: datetime | None = None
+    finished: datetime | None = None
+    flavors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    queue: str | None = None
+    cluster_queue: str | None = None
+    priority_class: str | None = None
+    pods_running: int = 0
+    ending: Ending | None = None
+    waiting: str = ""
+    trouble: str = ""
+    evicted_reason: str | None = None
+    override: str | None = None
+
+    @property
+    def where(self) -> str:
+        """The region if it is known, else the cluster; empty before placement."""
+        return self.region or self.cluster or ""
