@@ -1,7 +1,180 @@
-"""Every line that differs between Airflow versions; each entry says when it can go."""
+"""Every line that differs between Airflow versions; each entry says when it can go.
+
+It is also the provider's one door to Airflow for names that moved. Only the two exception classes, which the error tree
+derives from, are imported with this module; all other names are looked up when they are first asked for.
+
+The coroutines work in a triggerer, in a worker inside ``asyncio.run``, and under both Airflow versions.
+"""
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from airflow import __version__ as _airflow_version
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-__all__ = ["AirflowException", "AirflowFailException"]
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import (
+        AirflowNotFoundException,
+        AirflowSkipException,
+        BaseHook,
+        BaseOperator,
+        BaseOperatorLink,
+        BaseSensorOperator,
+        Connection,
+        Context,
+        TaskDeferred,
+        conf,
+    )
+    from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+__all__ = [
+    "AIRFLOW_2",
+    "NO_STATUS",
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowSkipException",
+    "BaseHook",
+    "BaseOperator",
+    "BaseOperatorLink",
+    "BaseSensorOperator",
+    "BaseTrigger",
+    "Connection",
+    "Context",
+    "TaskDeferred",
+    "TaskInstanceKeys",
+    "TriggerEvent",
+    "base_url",
+    "conf",
+    "get_connection",
+    "mask_secrets",
+    "push_xcom",
+    "task_instance_id",
+    "task_state",
+]
+
+AIRFLOW_2: Final = _airflow_version.startswith("2.")  # until 2.11 goes
+NO_STATUS: Final = "no_status"
+"""What :func:`task_state` says of a task instance that is there and was not scheduled yet."""
+
+_TRIGGER_NAMES: Final = frozenset({"BaseTrigger", "TriggerEvent"})
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``name`` at its first use and keep it, so that pure modules do not pay for Airflow's operators."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    source = "airflow.triggers.base" if name in _TRIGGER_NAMES else "airflow.providers.common.compat.sdk"
+    value = getattr(import_module(source), name)
+    globals()[name] = value
+    return value
+
+
+class TaskInstanceKeys(Protocol):
+    """What a trigger and a worker both know of a task instance, in every version."""
+
+    dag_id: Any
+    run_id: Any
+    task_id: Any
+    map_index: Any
+
+
+def task_instance_id(ti: TaskInstanceKeys) -> str:
+    """Return the id of the task instance: another one when its row was deleted and made anew, on 3.x.
+
+    Airflow 2.11 has no such id, so there it is derived from the names and is the same for every try.
+    """
+    if not AIRFLOW_2:
+        return str(getattr(ti, "id"))  # noqa: B009 - absent from the 2.11 class
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"))
+
+
+async def task_state(ti: TaskInstanceKeys) -> str | None:
+    """Return the state that Airflow has now for the task instance, ``NO_STATUS`` if it has none yet, ``None`` if it is gone.
+
+    Raises what Airflow raises when it does not answer: unknown is not the same as gone.
+    """
+    if AIRFLOW_2:  # until 2.11 goes
+        from asgiref.sync import sync_to_async
+
+        states = await sync_to_async(_states_from_database)(ti)
+    else:
+        states = await _states_from_supervisor(ti)
+    return (states[0] or NO_STATUS) if states else None
+
+
+def _states_from_database(ti: TaskInstanceKeys) -> list[str | None]:
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    keys = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}
+    with create_session() as session:
+        return [state for (state,) in session.query(TaskInstance.state).filter_by(**keys)]
+
+
+async def _states_from_supervisor(ti: TaskInstanceKeys) -> list[str | None]:
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import GetTaskStates
+
+    question = GetTaskStates(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=[ti.task_id], map_index=ti.map_index)
+    answer = await task_runner.SUPERVISOR_COMMS.asend(question)
+    return list(answer.task_states.get(ti.run_id, {}).values())  # type: ignore[union-attr]
+
+
+async def push_xcom(ti: TaskInstanceKeys, key: str, value: Any) -> bool:
+    """Write an XCom of the task instance, also while it is deferred; ``False`` if the task instance is gone.
+
+    It asks before it writes, since on 3.x a write for a task instance that is gone is tried again for 12 seconds and
+    holds up every trigger of the process.
+    """
+    if await task_state(ti) is None:
+        return False
+    keys = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}
+    if AIRFLOW_2:  # until 2.11 goes
+        from airflow.models.xcom import XCom as StoredXCom
+        from asgiref.sync import sync_to_async
+
+        await sync_to_async(StoredXCom.set)(key=key, value=value, **keys)
+    else:
+        from airflow.sdk.execution_time.xcom import XCom
+
+        await XCom.aset(key=key, value=value, **keys)
+    return True
+
+
+async def get_connection(conn_id: str) -> Connection:
+    """Return the Airflow connection; raises ``AirflowNotFoundException``."""
+    from airflow.providers.common.compat.sdk import BaseHook
+
+    if AIRFLOW_2:  # until 2.11 goes
+        from asgiref.sync import sync_to_async
+
+        return await sync_to_async(BaseHook.get_connection)(conn_id)
+    return await BaseHook.aget_connection(conn_id)
+
+
+async def mask_secrets(secrets: Iterable[str]) -> None:
+    """Hide each of the texts in every log of this process, and of its supervisor."""
+    if AIRFLOW_2:  # until 2.11 goes
+        from airflow.providers.common.compat.sdk import mask_secret
+
+        for secret in secrets:
+            mask_secret(secret)
+    else:
+        from airflow.sdk.log import amask_secret
+
+        for secret in secrets:
+            await amask_secret(secret)
+
+
+def base_url() -> str | None:
+    """Return the address at which people reach this Airflow, without a final slash, if it is configured."""
+    from airflow.providers.common.compat.sdk import conf
+
+    section = "webserver" if AIRFLOW_2 else "api"  # until 2.11 goes
+    url: str = conf.get(section, "base_url", fallback="") or ""
+    return url.rstrip("/") or None
