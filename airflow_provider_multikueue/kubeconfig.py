@@ -1,0 +1,176 @@
+"""One context of a kubeconfig, checked before anything in it is believed.
+
+A kubeconfig is code: it can name commands to run and files to read. Given by path it is the administrator's; given
+inline it is data that came through a form, and what would run or read is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+__all__ = ["configuration_error", "materialize", "parse", "read_file", "select"]
+
+FILES = {
+    "cluster": {"certificate-authority": "certificate-authority-data"},
+    "user": {"client-certificate": "client-certificate-data", "client-key": "client-key-data"},
+}
+CODE = {"exec": "a command", "auth-provider": "an auth provider"}
+
+
+def configuration_error(what: str, remedy: str) -> Exception:
+    """Return a FleetConfigurationError; imported late, since the error tree brings Airflow."""
+    from airflow_provider_multikueue.exceptions import FleetConfigurationError
+
+    return FleetConfigurationError(f"{what} {remedy}")
+
+
+def parse(text: str, *, where: str) -> dict[str, Any]:
+    """Return the kubeconfig that ``text`` (YAML or JSON) holds; error texts never quote it."""
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" (line {mark.line + 1})" if mark else ""
+        raise configuration_error(f"{where} is not valid YAML{place}.", "It must be a kubeconfig.") from None
+    if not isinstance(value, dict):
+        raise configuration_error(f"{where} is not a kubeconfig.", "It must be a mapping with clusters and contexts.")
+    return value
+
+
+def read_file(path: str, *, key: str) -> dict[str, Any]:
+    """Return the kubeconfig at ``path`` (or several, separated as in KUBECONFIG), its file names made absolute.
+
+    The first file that names a cluster, user or context wins.
+    """
+    merged: dict[str, Any] = {"clusters": [], "contexts": [], "users": []}
+    for part in filter(None, path.split(os.pathsep)):
+        file = Path(part).expanduser()
+        config = parse(_text(file, key=key), where=f"kubeconfig {file}")
+        merged.setdefault("current-context", config.get("current-context"))
+        for section in ("clusters", "contexts", "users"):
+            known = {item["name"] for item in merged[section]}
+            merged[section] += [
+                _anchored(item, section[:-1], file.absolute().parent)
+                for item in _named(config, section)
+                if item["name"] not in known
+            ]
+    return merged
+
+
+def _text(file: Path, *, key: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise configuration_error(
+            f"The kubeconfig {file} ({key} of the connection) cannot be read on host {socket.gethostname()}: {reason}.",
+            "The worker and the triggerer both read it: put it at the same path on both, readable by Airflow's user.",
+        ) from error
+
+
+def _named(config: dict[str, Any], section: str) -> list[dict[str, Any]]:
+    items = config.get(section) or []
+    items = items if isinstance(items, list) else []
+    return [item for item in items if isinstance(item, dict) and isinstance(item.get("name"), str)]
+
+
+def _anchored(item: dict[str, Any], kind: str, folder: Path) -> dict[str, Any]:
+    """Return ``item`` with its relative file names resolved against the kubeconfig's folder."""
+    body = item.get(kind)
+    if not isinstance(body, dict):
+        return item
+    body = dict(body)
+    for name in (*FILES.get(kind, {}), "tokenFile"):
+        if isinstance(body.get(name), str) and body[name]:
+            body[name] = str(folder / body[name])
+    command = body.get("exec")
+    if isinstance(command, dict) and os.sep in str(command.get("command", "")):
+        body["exec"] = {**command, "command": str(folder / str(command["command"]))}
+    return {**item, kind: body}
+
+
+def select(config: dict[str, Any], context: str | None, *, where: str, inline: bool = False) -> dict[str, Any]:
+    """Return a kubeconfig of the one context, with exactly one cluster and one user.
+
+    Raises FleetConfigurationError for a context that is not there and, when ``inline``, for what would run or read.
+    """
+    name = context or config.get("current-context")
+    if not name:
+        raise configuration_error(f"{where} has no current-context.", f"Name one of: {_names(config, 'contexts')}.")
+    chosen = _one(config, "contexts", name, where)
+    cluster = _one(config, "clusters", chosen.get("cluster"), where)
+    user = _one(config, "users", chosen["user"], where) if chosen.get("user") else {}
+    if not isinstance(cluster.get("server"), str):
+        raise configuration_error(f"{where} names no server for context {name!r}.", "Its cluster needs `server`.")
+    if inline:
+        _refuse_code(cluster, user, where)
+    return {
+        "current-context": "chosen",
+        "contexts": [{"name": "chosen", "context": {"cluster": "chosen", "user": "chosen"}}],
+        "clusters": [{"name": "chosen", "cluster": cluster}],
+        "users": [{"name": "chosen", "user": user}],
+    }
+
+
+def _one(config: dict[str, Any], section: str, name: object, where: str) -> dict[str, Any]:
+    for item in _named(config, section):
+        body = item.get(section[:-1])
+        if item["name"] == name and isinstance(body, dict):
+            return body
+    raise configuration_error(
+        f"{where} has no {section[:-1]} named {name!r}.", f"It has: {_names(config, section) or 'none'}."
+    )
+
+
+def _names(config: dict[str, Any], section: str) -> str:
+    return ", ".join(item["name"] for item in _named(config, section)[:20])
+
+
+def _refuse_code(cluster: dict[str, Any], user: dict[str, Any], where: str) -> None:
+    for key, words in CODE.items():
+        if key in user:
+            raise configuration_error(
+                f"{where} asks to run {words} (`{key}`), which is not done for an inline configuration.",
+                "Put the kubeconfig in a file on the worker and the triggerer and give its path.",
+            )
+    for key in ("certificate-authority", "client-certificate", "client-key", "tokenFile"):
+        if (cluster | user).get(key):
+            raise configuration_error(
+                f"{where} refers to a file (`{key}`), which an inline configuration must not.",
+                "Embed the data (`kubectl config view --raw --flatten`), or give the kubeconfig's path.",
+            )
+
+
+def materialize(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return ``config`` with its inline certificates written to files in ``folder``, which the caller removes.
+
+    The library would write them to a place that it remembers for the life of the process.
+    """
+    bodies = {"cluster": dict(config["clusters"][0]["cluster"]), "user": dict(config["users"][0]["user"])}
+    for kind, names in FILES.items():
+        for name, data in names.items():
+            content = bodies[kind].pop(data, None)
+            if content:
+                bodies[kind][name] = str(_written(folder / name, content, data))
+    return {
+        **config,
+        "clusters": [{"name": "chosen", "cluster": bodies["cluster"]}],
+        "users": [{"name": "chosen", "user": bodies["user"]}],
+    }
+
+
+def _written(path: Path, content: object, key: str) -> Path:
+    try:
+        raw = base64.b64decode(content.encode() if isinstance(content, str) else b"!", validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise configuration_error(f"The kubeconfig's `{key}` is not base64.", "Copy it again, whole.") from None
+    path.touch(mode=0o600)
+    path.write_bytes(raw)
+    return path
