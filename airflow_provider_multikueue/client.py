@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Literal, Self
 from urllib.parse import quote
 
@@ -243,7 +243,7 @@ class Cluster:
         labels: str | None = None,
         fields: str | None = None,
         timeout_seconds: int = 300,
-    ) -> AsyncIterator[tuple[str, Object]]:
+    ) -> AsyncGenerator[tuple[str, Object]]:
         """Yield (ADDED, MODIFIED, DELETED or BOOKMARK, object) until the server ends the watch in good order.
 
         Raises `ApiError`: 410 when ``resource_version`` is too old, 0 when the stream broke or fell silent.

@@ -1,7 +1,7 @@
 """What a region's Dynamic Workload Scheduler answers, decided without I/O.
 
-A :class:`Script` says how a region treats requests for capacity. :func:`plan` looks at all requests of the region at once,
-since they share its GPUs, and returns which conditions to write now and when to look again.
+A :class:`Script` says how a region treats requests for capacity. :func:`plan` looks at all requests of the region
+at once, since they share its GPUs, and returns which conditions to write now and when to look again.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ REVOKED_EARLY_TEXT = "Capacity was revoked by the region."
 class Script:
     """How a region answers until it is told otherwise; plain JSON through :meth:`to_json`.
 
-    ``grant`` gives capacity ``after`` seconds, while ``gpus`` lasts (None: without limit). ``fail`` fails requests after the
-    same time, with ``text``. ``starve`` accepts and never answers. Waiting requests are told an ETA ``eta`` seconds ahead.
-    A granted request's booking expires after ``booking`` seconds, and its capacity is revoked after its own
-    ``maxRunDurationSeconds``.
+    ``grant`` gives capacity after ``after`` seconds, while ``gpus`` lasts (None: without limit). ``fail`` fails requests
+    after the same time, with ``text``. ``starve`` accepts and never answers. Waiting requests are told an ETA ``eta``
+    seconds ahead. A granted request's booking expires after ``booking`` seconds, and its capacity is revoked after its
+    own ``maxRunDurationSeconds``.
     """
 
     mode: Literal["grant", "starve", "fail"] = "grant"
@@ -131,8 +131,8 @@ class Plan:
 def plan(asks: Iterable[Ask], script: Script, *, since: float, now: float) -> Plan:
     """Answer every request of a region, oldest first.
 
-    ``since`` is when the script came into force: a request that waited before is answered ``after`` seconds from then. A request
-    that does not fit waits, and a later one that fits may go ahead.
+    ``since`` is when the script came into force: a request that waited before is answered ``after`` seconds from then.
+    A request that does not fit waits, and a later one that fits may go ahead.
     """
     ordered = sorted(asks, key=lambda ask: (ask.accepted or now, ask.uid))
     free = None if script.gpus is None else script.gpus - sum(ask.gpus or 0 for ask in ordered if ask.holds_capacity)
@@ -154,7 +154,8 @@ def plan(asks: Iterable[Ask], script: Script, *, since: float, now: float) -> Pl
 def command_answer(ask: Ask, act: Literal["revoke", "fail", "expire"], text: str | None = None) -> Answer | None:
     """Return the answer to a command about one request, or None if it does not apply to it.
 
-    Capacity can be revoked, and its booking expire, only when it was granted; a request can fail at any time before it is over.
+    Capacity can be revoked, and its booking expire, only when it was granted; a request can fail at any time before it
+    is over.
     """
     if ask.over:
         return None

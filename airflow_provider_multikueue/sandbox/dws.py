@@ -1,14 +1,16 @@
 """Stand-in for Dynamic Workload Scheduler in one worker cluster.
 
-It answers the real ProvisioningRequests that Kueue makes there, by a :class:`~.capacity.Script` that can change while it runs.
-What to answer is decided in :mod:`.capacity`; this module watches, remembers and writes.
+It answers the real ProvisioningRequests that Kueue makes there, by a :class:`~.capacity.Script` that can change while
+it runs. What to answer is decided in :mod:`.capacity`; this module watches, remembers and writes.
 
-Requests are kept by uid: after a redispatch Kueue makes a new one with the name of the old, which must start from nothing.
+Requests are kept by uid: after a redispatch Kueue makes a new one with the name of the old, which must start from
+nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -48,8 +50,8 @@ TEMPLATE_WAIT_SECONDS = 10.0
 class Dws:
     """Answers the ProvisioningRequests of all namespaces of one worker cluster.
 
-    Run :meth:`run` as a task for as long as the cluster lives; it outlives connection errors and ends only by cancellation.
-    The other methods may be called at any time on the same event loop.
+    Run :meth:`run` as a task for as long as the cluster lives; it outlives connection errors and ends only by
+    cancellation. The other methods may be called at any time on the same event loop.
     """
 
     def __init__(self, cluster: Cluster, region: str, *, script: Script | None = None) -> None:
@@ -125,12 +127,13 @@ class Dws:
             self._see(item)
         while True:
             # A watch ends by itself every few minutes and goes on where it stopped.
-            async for kind, item in self.cluster.watch(resource, resource_version=version):
-                version = item["metadata"]["resourceVersion"]
-                if kind == "DELETED":
-                    self._forget(item["metadata"]["uid"])
-                elif kind != "BOOKMARK":
-                    self._see(item)
+            async with contextlib.aclosing(self.cluster.watch(resource, resource_version=version)) as changes:
+                async for kind, item in changes:
+                    version = item["metadata"]["resourceVersion"]
+                    if kind == "DELETED":
+                        self._forget(item["metadata"]["uid"])
+                    elif kind != "BOOKMARK":
+                        self._see(item)
             await asyncio.sleep(RETRY_SECONDS / 10)
 
     def _see(self, request: dict[str, Any]) -> None:
