@@ -19,6 +19,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import (
         AirflowNotFoundException,
+        AirflowSensorTimeout,
         AirflowSkipException,
         BaseHook,
         BaseOperator,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         BaseSensorOperator,
         Connection,
         Context,
+        PokeReturnValue,
         TaskDeferred,
         conf,
     )
@@ -37,6 +39,7 @@ __all__ = [
     "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
+    "AirflowSensorTimeout",
     "AirflowSkipException",
     "BaseHook",
     "BaseOperator",
@@ -45,6 +48,7 @@ __all__ = [
     "BaseTrigger",
     "Connection",
     "Context",
+    "PokeReturnValue",
     "TaskDeferred",
     "TaskInstanceKeys",
     "TriggerEvent",
@@ -94,7 +98,7 @@ def task_instance_id(ti: TaskInstanceKeys) -> str:
 
 
 async def task_state(ti: TaskInstanceKeys) -> str | None:
-    """Return the state that Airflow has now for the task instance, ``NO_STATUS`` if it has none yet, ``None`` if it is gone.
+    """Return the task instance's state in Airflow now: ``NO_STATUS`` if it has none yet, ``None`` if it is gone.
 
     Raises what Airflow raises when it does not answer: unknown is not the same as gone.
     """

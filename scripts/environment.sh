@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Make, or bring up to date, the virtual environment of one Airflow version, and print the path of its Python.
+#
+#   scripts/environment.sh 3.3     .venv here: Airflow 3.3, all development tools
+#   scripts/environment.sh 2.11    in the user's cache: Airflow 2.11, what the tests need
+#
+# The versions come from constraints/. Nothing is done when nothing changed since the last time.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+airflow="${1:?usage: scripts/environment.sh 3.3|2.11}"
+constraints="constraints/airflow-$airflow.txt"
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/airflow-provider-multikueue"
+case "$airflow" in
+  3.3) folder="$PWD/.venv" group=dev ;;
+  2.11) folder="$cache/venv-2.11" group=test ;;
+  *) echo "No environment for Airflow $airflow: constraints/ has 3.3 and 2.11." >&2; exit 2 ;;
+esac
+
+say() { echo "$@" >&2; }
+
+# Airflow 2.11 ends at Python 3.12, and the project begins at 3.11.
+find_python() {
+  local newest=14 candidate
+  [[ "$airflow" == 2.11 ]] && newest=12
+  for candidate in python3 python3.12 python3.11 python3.13; do
+    if "$candidate" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, $newest))" 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  say "Airflow $airflow needs Python 3.11 to 3.$newest: put one on PATH, as python3 or python3.12."
+  return 1
+}
+
+install() {
+  local python="$folder/bin/python"
+  if [[ ! -x "$python" ]]; then
+    say "Making the environment for Airflow $airflow"
+    "$(find_python)" -m venv "$folder"
+  fi
+  if ! "$python" -m uv --version >/dev/null 2>&1; then
+    "$python" -m pip --version >/dev/null 2>&1 || "$python" -m ensurepip --upgrade >/dev/null
+    "$python" -m pip install --quiet --disable-pip-version-check --constraint "$constraints" uv >&2
+  fi
+  say "Installing packages for Airflow $airflow (first time: a minute or two)"
+  "$python" -m uv pip install --quiet --python "$python" --constraint "$constraints" \
+    --group "$group" --editable ".[sandbox]" "apache-airflow==$airflow.*" >&2
+}
+
+mkdir -p "$cache"
+stamp="$folder/.installed"
+wanted="$(sha256sum pyproject.toml "$constraints" scripts/environment.sh airflow_provider_multikueue/__init__.py) $PWD"
+(
+  flock 9
+  if [[ ! -x "$folder/bin/python" || "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]]; then
+    install
+    echo "$wanted" >"$stamp"
+  fi
+) 9>"$cache/environment-$airflow.lock"
+echo "$folder/bin/python"
