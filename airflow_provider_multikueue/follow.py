@@ -1,0 +1,278 @@
+"""Follow one job to its end: watches in, one decision, and its consequences out.
+
+The loop is the same for a trigger, for an operator that does not defer, and for the hook. It wakes at a change of
+anything that is watched, asks ``observe`` what that means, says what is new, reads the pods of the placed dispatch, and
+stops at the job's end or at a verdict. It never polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_multikueue import endings, narrate, report, stop
+from airflow_provider_multikueue.attention import Attention
+from airflow_provider_multikueue.exceptions import FleetConfigurationError, JobDeletedError, MultiKueueError
+from airflow_provider_multikueue.kinds import find_kind
+from airflow_provider_multikueue.names import CURSORS, DISPATCHES
+from airflow_provider_multikueue.orders import Orders, Verdict, next_deadline, verdict
+from airflow_provider_multikueue.outcome import Outcome
+from airflow_provider_multikueue.reader import PodLogs
+from airflow_provider_multikueue.workload import Memory, Observation, observe, remember
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.emit import Sink
+    from airflow_provider_multikueue.fleet import Fleet
+
+__all__ = ["Following", "follow", "resolve"]
+
+DRAIN_SECONDS = 15.0
+"""How long the end of a job waits for its last log lines; the outcome does not depend on them."""
+
+LAST_STATUS_SECONDS = 2.0
+"""How long the end waits for the pods' final statuses, which hold the exit codes."""
+
+SETTLE_SECONDS = 3.0
+FRESH_SECONDS = 120.0
+CHECK_FRESH = 5.0
+CHECK_CALM = 60.0
+"""Some facts are the absence of an event; they are looked for often after a change and seldom in a calm wait."""
+
+
+@dataclass(slots=True)
+class Following:
+    """One job being followed; ``run`` may be called once."""
+
+    fleet: Fleet
+    job: Mapping[str, Any]
+    orders: Orders
+    sink: Sink
+    on_placement: Callable[[dict[str, Any]], None] = lambda _: None
+    clock: Callable[[], float] = time.time
+
+    _attention: Attention = field(init=False)
+    _memory: Memory = field(default_factory=Memory, init=False)
+    _seen: Observation | None = field(default=None, init=False)
+    _seen_at: float = field(default=0.0, init=False)
+    _dispatches: report.Dispatches = field(default_factory=report.Dispatches, init=False)
+    _logs: PodLogs | None = field(default=None, init=False)
+    _healer: stop.Healer = field(default_factory=stop.Healer, init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is watched yet."""
+        self._attention = Attention(self.fleet, self.job, self.sink)
+
+    async def run(self) -> Outcome:
+        """Wait until the orders are fulfilled, the job is over, or a verdict ends the wait."""
+        await self._attention.start()
+        self._dispatches = report.Dispatches.from_json(json.dumps(self._attention.annotation(DISPATCHES) or []))
+        if self.orders.until == "now":
+            await self._settle()
+        while True:
+            self._attention.changed.clear()
+            seen = await self._look()
+            if outcome := await self._decide(seen):
+                return outcome
+            await self._sleep(seen)
+
+    async def hand_over(self) -> None:
+        """Leave the cursors of the open log streams on the job, for the reader that comes next."""
+        cursors = self._logs.cursors() if self._logs is not None else {}
+        if cursors and self.orders.may_delete:
+            await self._annotate(CURSORS, json.dumps(cursors))
+
+    async def close(self) -> None:
+        """Let go of watches and streams; the job is left as it is."""
+        self._attention.close()
+        if self._logs is not None:
+            await self._logs.close()
+
+    async def _settle(self) -> None:
+        """Give what has only begun to be watched a moment to be seen, as there will be no second look."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_SECONDS):
+                await self._look()
+                while not self._attention.settled:
+                    self._attention.changed.clear()
+                    await self._attention.changed.wait()
+
+    async def _look(self) -> Observation:
+        seen = self._observe()
+        placed = seen.cluster
+        await self._attention.widen((*seen.asked, placed) if placed else seen.asked, placed)
+        seen = self._observe()
+        await self._tell(seen)
+        await self._read_pods()
+        return seen
+
+    def _observe(self) -> Observation:
+        self._attention.collect()
+        view = self._attention.view(self.clock())
+        self._memory = remember(self._memory, view)
+        return observe(replace(view, memory=self._memory))
+
+    async def _tell(self, seen: Observation) -> None:
+        for level, text in narrate.narrate(self._seen, seen, region_of=self.fleet.region):
+            self.sink.record(level, text)
+        if seen.cluster and (self._seen is None or self._seen.cluster != seen.cluster):
+            placement = report.placement_part(seen)
+            if placement is not None:
+                self.on_placement(dict(placement))
+        before, self._dispatches = self._dispatches, self._dispatches.update(seen)
+        if len(before.items) and len(self._dispatches.items) > len(before.items) and self.orders.may_delete:
+            # A move is rare, and what came before it is nowhere else once the triggerer is restarted.
+            await self._annotate(DISPATCHES, self._dispatches.to_json())
+        if self._seen != seen:
+            self._seen, self._seen_at = seen, self.clock()
+
+    async def _read_pods(self) -> None:
+        if self.orders.until != "finished":
+            return
+        for name, pods in self._attention.pods.items():
+            cluster = await self.fleet.worker(name) if pods else None
+            if cluster is None:
+                continue
+            if self._logs is None:
+                cursors = self._attention.annotation(CURSORS)
+                self._logs = PodLogs(sink=self.sink, policy=self.orders.logs, cursors=cursors)
+            self._logs.update(cluster, self.fleet.region(name), pods.values())
+
+    async def _annotate(self, name: str, text: str) -> None:
+        """Note something on the job; best effort, since nothing but comfort depends on it."""
+        from airflow_provider_multikueue.client import ApiError
+
+        body = {"metadata": {"uid": self.job["uid"], "annotations": {name: text}}}
+        kind = self._attention.kind
+        with contextlib.suppress(ApiError):
+            resource = await self.fleet.manager.resource(kind.group, kind.plural)
+            await self.fleet.manager.patch(resource, self._attention.name, body, self._attention.namespace)
+
+    async def _decide(self, seen: Observation) -> Outcome | None:
+        if seen.ending is not None:
+            return await self._end(seen)
+        placed = seen.cluster is not None and seen.admitted is not None
+        if self.orders.until == "now" or (self.orders.until == "admitted" and placed):
+            return Outcome(report=await self._report(seen), ended=False)
+        judged = verdict(
+            seen,
+            self.orders,
+            dispatches=self._dispatches.items,
+            pods=self._attention.last_pods(seen.cluster),
+            tried=narrate.describe_waiting(seen, now=self.clock(), region_of=self.fleet.region),
+            now=self.clock(),
+        )
+        if judged is not None:
+            return await self._give_up(seen, judged)
+        if self.orders.heal and seen.dead:
+            await self._healer.heal(self.fleet, seen.dead, self.sink, self.clock())
+        return None
+
+    async def _end(self, seen: Observation) -> Outcome:
+        """Collect what only the worker knows, then report; bounded, since the outcome is already decided."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_STATUS_SECONDS):
+                while self._attention.unfinished(seen.cluster):
+                    self._attention.changed.clear()
+                    await self._attention.changed.wait()
+        self._attention.collect()
+        await self._read_pods()
+        if self._logs is not None:
+            await self._logs.drain(DRAIN_SECONDS)
+        tail = self._logs.tail() if self._logs is not None else []
+        error = endings.error_for(seen, self._attention.last_pods(seen.cluster), tail)
+        return Outcome(report=await self._report(seen), error=error)
+
+    async def _give_up(self, seen: Observation, judged: Verdict) -> Outcome:
+        self.sink.record(logging.ERROR, str(judged.error))
+        if judged.delete:
+            await stop.delete_job(self.fleet, self.job, self.sink)
+        if self._logs is not None:
+            await self._logs.drain(DRAIN_SECONDS / 3)
+        return Outcome(report=await self._report(seen), error=judged.error, ended=judged.delete)
+
+    async def _report(self, seen: Observation) -> dict[str, Any]:
+        pods = self._attention.last_pods(seen.cluster)
+        nodes = sorted({str(p["spec"]["nodeName"]) for p in pods if p.get("spec", {}).get("nodeName")})
+        whole = report.build_report(
+            seen,
+            job=report.parse_job_reference(self.job),
+            dispatches=self._dispatches,
+            nodes=nodes,
+            zones=await stop.zones_of(self.fleet, seen.cluster, nodes),
+        )
+        return dict(whole)
+
+    async def _sleep(self, seen: Observation) -> None:
+        now = self.clock()
+        pause = CHECK_FRESH if now - self._seen_at < FRESH_SECONDS else CHECK_CALM
+        deadline = next_deadline(seen, self.orders)
+        if deadline is not None:
+            pause = min(pause, max(deadline - now, 0.05))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._attention.changed.wait()
+
+
+async def follow(
+    opened: AbstractAsyncContextManager[tuple[Fleet, object]],
+    job: Mapping[str, Any],
+    orders: Orders,
+    sink: Sink,
+    *,
+    on_placement: Callable[[dict[str, Any]], None] = lambda _: None,
+    on_cancel: Callable[[Following], Awaitable[None]] | None = None,
+) -> Outcome:
+    """Open the fleet and follow the job; what prevents that is an outcome too, and says what to do."""
+    from airflow_provider_multikueue.client import ApiError
+
+    try:
+        async with opened as (fleet, _):
+            following = Following(fleet, job, orders, sink, on_placement=on_placement)
+            try:
+                return await following.run()
+            except asyncio.CancelledError:
+                if on_cancel is not None:
+                    await on_cancel(following)
+                raise
+            finally:
+                await following.close()
+    except MultiKueueError as error:
+        return Outcome(report=None, error=error, ended=False)
+    except ApiError as error:
+        refused = error.status in (401, 403)
+        failure = FleetConfigurationError if refused else MultiKueueError
+        text = f"Job {job['namespace']}/{job['name']} can't be followed: {error}"
+        return Outcome(report=None, error=failure(text), ended=False)
+
+
+async def resolve(fleet: Fleet, job: object) -> dict[str, Any]:
+    """Return which object ``job`` is, its uid looked up where it is not stated.
+
+    Raises:
+        ManifestError: ``job`` is no job reference.
+        JobDeletedError: there is no such job on the manager.
+    """
+    from airflow_provider_multikueue.client import ApiError
+
+    part: dict[str, Any] = dict(report.parse_job_reference(job))
+    if part["uid"]:
+        return part
+    kind = find_kind(part["api_version"], part["kind"])
+    try:
+        resource = await fleet.manager.resource(kind.group, kind.plural)
+        found = await fleet.manager.get(resource, part["name"], part["namespace"])
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        raise JobDeletedError(
+            f"{part['kind']} {part['namespace']}/{part['name']} is not on the manager: it was never submitted there, or "
+            f"it ended and was removed. Give the report of the task that submitted it."
+        ) from error
+    return {**part, "uid": found["metadata"]["uid"]}

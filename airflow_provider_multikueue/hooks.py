@@ -1,0 +1,308 @@
+"""The hook: a fleet by its Airflow connection, for DAG code and for this provider's operators.
+
+Its methods are the synchronous edge of the asynchronous modules: each runs one coroutine to its end, also when called
+inside a running event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_multikueue._compat import (
+    BaseHook,
+    TaskInstanceKeys,
+    base_url,
+    get_connection,
+    mask_secrets,
+    task_instance_id,
+)
+from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
+from airflow_provider_multikueue.names import Identity, Lifetime, Owner
+from airflow_provider_multikueue.orders import Orders
+from airflow_provider_multikueue.report import JobPart, Placement, Report, job_part, validate_report
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.connection import FleetConfig
+    from airflow_provider_multikueue.emit import Sink
+    from airflow_provider_multikueue.fleet import Fleet
+    from airflow_provider_multikueue.outcome import Outcome
+    from airflow_provider_multikueue.submit import Request, Submitted
+
+__all__ = ["LogSink", "MultiKueueHook", "load_config", "owner_of_task", "run_sync"]
+
+T = TypeVar("T")
+
+
+class MultiKueueHook(BaseHook):
+    """A MultiKueue fleet: submit, observe, wait for, place and delete jobs.
+
+    :param multikueue_conn_id: an Airflow connection of type ``multikueue``.
+    """
+
+    conn_name_attr = "multikueue_conn_id"
+    default_conn_name = "multikueue_default"
+    conn_type = "multikueue"
+    hook_name = "MultiKueue fleet"
+
+    def __init__(self, multikueue_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.multikueue_conn_id = multikueue_conn_id
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Return what the connection form of Airflow 2.11 hides."""
+        from airflow_provider_multikueue.get_provider_info import get_provider_info
+
+        types = get_provider_info()["connection-types"]
+        behaviour: dict[str, Any] = types[0]["ui-field-behaviour"]
+        return {
+            "hidden_fields": behaviour.get("hidden-fields", []),
+            "relabeling": behaviour.get("relabeling", {}),
+            "placeholders": behaviour.get("placeholders", {}),
+        }
+
+    def submit(
+        self,
+        job: object,
+        *,
+        identity: Identity | None = None,
+        owner: Owner | None = None,
+        queue_name: str | None = None,
+        namespace: str | None = None,
+        regions: list[str] | None = None,
+        priority_class: str | None = None,
+        max_run_duration: timedelta | None = None,
+        lifetime: str = "detached",
+        deadline: datetime | None = None,
+    ) -> JobPart:
+        """Submit a job once and return which object it is; the same identity gets the same job.
+
+        ``job`` is YAML text, a dict or a ``kubernetes`` client model. Without ``identity`` the task that calls is meant.
+        Raises ``ManifestError``, ``FleetConfigurationError``, ``RegionUnavailableError`` or ``MultiKueueError``.
+        """
+        submitted = run_sync(
+            lambda: self._submit(
+                job,
+                identity=identity,
+                owner=owner,
+                lifetime=Lifetime(kind=lifetime, deadline=deadline),  # type: ignore[arg-type]
+                queue_name=queue_name,
+                namespace=namespace,
+                regions=regions,
+                priority_class=priority_class,
+                max_run_duration=max_run_duration,
+            )
+        )
+        return job_part(submitted.job)
+
+    def observe(self, job: object) -> Report:
+        """Return the report of the job as it is now."""
+        orders = Orders(until="now", logs="none", may_delete=False, heal=False)
+        return _reported(run_sync(lambda: self._follow(job, orders)))
+
+    def wait(
+        self, job: object, *, until: str = "finished", timeout: timedelta | None = None, logs: str = "none"
+    ) -> Report:
+        """Wait until the job is ``admitted`` or ``finished`` and return its report; the pods' logs go to this hook's log.
+
+        Raises the error of a job that did not end well; ``JobDeadlineError`` after ``timeout``, which leaves
+        the job as it is.
+        """
+        deadline = (datetime.now(UTC) + timeout).isoformat() if timeout else None
+        orders = Orders(until=until, deadline=deadline, logs=logs, may_delete=False, heal=False)
+        outcome = run_sync(lambda: self._follow(job, orders))
+        if outcome.error is not None:
+            raise outcome.error
+        return _reported(outcome)
+
+    def placement(self, job: object) -> Placement | None:
+        """Return where the job is placed now; None before admission."""
+        return self.observe(job)["placement"]
+
+    def delete(self, job: object) -> None:
+        """Delete the job on the manager and follow its pods until they are gone, for at most 20 s."""
+        run_sync(lambda: self._delete(job))
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Say for the manager and each worker whether it answers."""
+        try:
+            return run_sync(self._test)
+        except MultiKueueError as error:
+            return False, str(error)
+
+    def run(self, work: Callable[[Fleet, FleetConfig], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine that is given the open fleet and its configuration."""
+
+        async def inner() -> T:
+            async with self.open() as (fleet, config):
+                return await work(fleet, config)
+
+        return run_sync(inner)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[tuple[Fleet, FleetConfig]]:
+        """Open the fleet for asynchronous use."""
+        from airflow_provider_multikueue.fleet import open_fleet
+
+        config = await load_config(self.multikueue_conn_id)
+        async with open_fleet(config) as fleet:
+            yield fleet, config
+
+    async def _submit(self, job: object, **wishes: Any) -> Submitted:
+        from airflow_provider_multikueue.submit import submit
+
+        sink = LogSink(self.log)
+        async with self.open() as (fleet, config):
+            request = prepare(job, fleet=fleet, config=config, sink=sink, **wishes)
+            return await submit(fleet, request, sink)
+
+    async def _follow(self, job: object, orders: Orders) -> Outcome:
+        from airflow_provider_multikueue.follow import follow, resolve
+
+        async with self.open() as (fleet, _):
+            part = await resolve(fleet, job)
+        return await follow(self.open(), part, orders, LogSink(self.log))
+
+    async def _delete(self, job: object) -> None:
+        from airflow_provider_multikueue.follow import resolve
+        from airflow_provider_multikueue.stop import delete_job
+
+        async with self.open() as (fleet, _):
+            await delete_job(fleet, await resolve(fleet, job), LogSink(self.log))
+
+    async def _test(self) -> tuple[bool, str]:
+        async with self.open() as (fleet, _):
+            names = [None, *sorted(fleet.worker_names)]
+            answers = await asyncio.gather(*(_ask(fleet, name) for name in names))
+        return all(good for good, _ in answers), "; ".join(text for _, text in answers)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSink:
+    """Writes each record at once: for a process that has a task's log to itself."""
+
+    log: Any
+
+    def record(self, level: int, text: str) -> None:
+        """Log ``text`` as it is: a percent sign in it is no placeholder."""
+        self.log.log(level, "%s", text)
+
+
+async def load_config(conn_id: str) -> FleetConfig:
+    """Return the fleet that an Airflow connection describes; its secrets are masked in all logs from here on.
+
+    Raises:
+        FleetConfigurationError: there is no such connection, or it is wrong.
+    """
+    from airflow_provider_multikueue._compat import AirflowNotFoundException
+    from airflow_provider_multikueue.connection import FleetConfig
+
+    try:
+        connection = await get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise FleetConfigurationError(
+            f"Airflow has no connection {conn_id!r}. Create one of type multikueue, or set multikueue_conn_id= to the "
+            f"one that describes your fleet."
+        ) from error
+    config = FleetConfig.from_extra(connection.extra, conn_id=conn_id)
+    await mask_secrets(config.secrets())
+    return config
+
+
+def prepare(
+    job: object,
+    *,
+    fleet: Fleet,
+    config: FleetConfig,
+    sink: Sink,
+    ti: Any = None,
+    identity: Identity | None = None,
+    owner: Owner | None = None,
+    **wishes: Any,
+) -> Request:
+    """Return the request for ``job`` (YAML text, a dict or a client model) of ``ti`` or, without one, of ``identity``."""
+    from airflow_provider_multikueue.connection import deployment_name
+    from airflow_provider_multikueue.manifests import parse_manifest
+    from airflow_provider_multikueue.submit import Request
+
+    deployment = deployment_name(config, base_url=base_url(), manager_server=fleet.manager.server)
+    if identity is None:
+        ti = ti or _calling_task()
+        identity, owner = identity_of_task(ti, deployment), owner or owner_of_task(ti)
+    return Request(
+        manifest=parse_manifest(job, sanitize=_sanitize, note=lambda text: sink.record(logging.WARNING, text)),
+        identity=identity,
+        owner=owner or Owner(ti="", attempt=1),
+        default_queue_name=config.queue_name,
+        default_namespace=config.namespace,
+        **wishes,
+    )
+
+
+def identity_of_task(ti: TaskInstanceKeys, deployment: str) -> Identity:
+    """Return the identity that all tries of a task instance share."""
+    return Identity(
+        deployment=deployment,
+        dag_id=str(ti.dag_id),
+        run_id=str(ti.run_id),
+        task_id=str(ti.task_id),
+        map_index=int(ti.map_index),
+    )
+
+
+def owner_of_task(ti: Any) -> Owner:
+    """Return the owner that this try of a task instance is."""
+    return Owner(ti=task_instance_id(ti), attempt=int(ti.try_number))
+
+
+def run_sync(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end from synchronous code, in a thread of its own where a loop is running already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    with ThreadPoolExecutor(1, "multikueue") as pool:
+        return pool.submit(lambda: asyncio.run(work())).result()
+
+
+def _calling_task() -> Any:
+    from airflow.providers.common.compat.sdk import get_current_context
+
+    try:
+        return get_current_context()["ti"]
+    except Exception as error:
+        raise ValueError("submit() outside a task needs identity=Identity(...), which says whose job it is") from error
+
+
+def _sanitize(model: Any) -> Any:
+    from kubernetes.client import ApiClient
+
+    return ApiClient().sanitize_for_serialization(model)
+
+
+def _reported(outcome: Outcome) -> Report:
+    if outcome.report is None:
+        raise outcome.error or MultiKueueError("nothing was seen of the job")
+    return validate_report(outcome.report)
+
+
+async def _ask(fleet: Fleet, worker: str | None) -> tuple[bool, str]:
+    from airflow_provider_multikueue.client import ApiError
+
+    label = "manager" if worker is None else f"{worker} ({fleet.region(worker) or 'region unknown'})"
+    try:
+        cluster = fleet.manager if worker is None else await fleet.worker(worker)
+        if cluster is None:
+            return False, f"{label}: not configured"
+        version = await cluster.version()
+        await cluster.resource("kueue.x-k8s.io", "workloads")
+    except (ApiError, MultiKueueError) as error:
+        return False, f"{label}: {error}"
+    return True, f"{label}: Kubernetes {version}, Kueue is there"

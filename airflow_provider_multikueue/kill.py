@@ -1,0 +1,100 @@
+"""Whether a trigger that Airflow stops was killed by a person, and the deletion that follows from it.
+
+Airflow's ``on_kill`` is no proof: it also comes when another triggerer took the task over, and for a fired trigger that is
+slow to return. What a kill leaves behind is a task that is over while the job still belongs to its try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_provider_multikueue import jobs, stop
+from airflow_provider_multikueue.kinds import find_kind
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.emit import Sink
+    from airflow_provider_multikueue.fleet import Fleet
+
+__all__ = ["Judgement", "judge", "kill"]
+
+Judgement = Literal["delete", "keep", "unclear"]
+
+OVER = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+ALIVE = frozenset({"deferred", "running", "up_for_retry", "up_for_reschedule", "restarting"})
+
+ATTEMPTS = 10
+
+UNCLEAR_SECONDS = 8.0
+"""How long a task may be about to run or to be cleared before that is taken for what it looks like."""
+
+
+def judge(state: str | None, *, patient: bool) -> Judgement:
+    """Say what a task's state means for its job; ``patient`` while an unclear state may still become clear.
+
+    ``None`` is a task instance that is gone, ``"no_status"`` one that was cleared and not scheduled yet. A task that is
+    scheduled or queued is either resuming (its job's end is to be reported) or cleared (its next try takes the job
+    over): both keep the job.
+    """
+    if state in OVER:
+        return "delete"
+    if state in ALIVE:
+        return "keep"
+    if patient:
+        return "unclear"
+    return "delete" if state in (None, "no_status") else "keep"
+
+
+async def kill(
+    fleet: Fleet,
+    job: Mapping[str, Any],
+    *,
+    owner: jobs.Owner | None,
+    state: Callable[[], Awaitable[str | None]],
+    sink: Sink,
+) -> bool:
+    """Delete the job if its task is over and the job is still this owner's (None: whoever's); return whether it was.
+
+    The deletion holds only for the job as it was when the owner was read, so a try that takes it over at that moment
+    keeps it.
+    """
+    if not await _is_over(state):
+        sink.record(logging.DEBUG, f"job {job['name']} is kept: its task goes on")
+        return False
+    for _ in range(ATTEMPTS):
+        version = await _version_if_mine(fleet, job, owner)
+        if version is None:
+            return False
+        sink.record(logging.WARNING, f"the task was stopped: deleting {job['kind']} {job['namespace']}/{job['name']}")
+        # Kueue writes to the job as well, so a conflict is no sign of another owner: look again.
+        if await stop.delete_job(fleet, job, sink, resource_version=version):
+            return True
+    return False
+
+
+async def _is_over(state: Callable[[], Awaitable[str | None]]) -> bool:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + UNCLEAR_SECONDS
+    while (judgement := judge(await state(), patient=loop.time() < deadline)) == "unclear":
+        await asyncio.sleep(1)
+    return judgement == "delete"
+
+
+async def _version_if_mine(fleet: Fleet, job: Mapping[str, Any], owner: jobs.Owner | None) -> str | None:
+    from airflow_provider_multikueue.client import ApiError
+
+    kind = find_kind(str(job["api_version"]), str(job["kind"]))
+    resource = await fleet.manager.resource(kind.group, kind.plural)
+    try:
+        current = await fleet.manager.get(resource, str(job["name"]), str(job["namespace"]))
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    if current["metadata"]["uid"] != job["uid"]:
+        return None
+    if owner is not None and jobs.owner_of(current) != owner:
+        return None
+    return str(current["metadata"]["resourceVersion"])

@@ -1,0 +1,9 @@
+"""Links from a task to what it runs."""
+
+from __future__ import annotations
+
+from airflow_provider_multikueue._compat import BaseOperatorLink
+
+__all__ = ["LINKS"]
+
+LINKS: tuple[BaseOperatorLink, ...] = ()

@@ -1,0 +1,243 @@
+"""The operator: one job, submitted once, waited for without a worker slot, reported."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_provider_multikueue._compat import BaseOperator, conf
+from airflow_provider_multikueue.links import LINKS
+from airflow_provider_multikueue.orders import Orders
+from airflow_provider_multikueue.tasks import Waiting, WaitsForJob
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue._compat import Context
+    from airflow_provider_multikueue.fleet import Fleet
+    from airflow_provider_multikueue.outcome import Outcome
+
+__all__ = ["MultiKueueJobOperator"]
+
+
+class MultiKueueJobOperator(WaitsForJob, BaseOperator):
+    """Run a job in the first region of a MultiKueue fleet that has room for it.
+
+    The job is submitted to the manager once, whatever is retried or restarted; the task waits for admission, follows the
+    job to the region that won, shows its pods' output, and returns a report. ``return_value`` is that report; the XCom
+    ``placement`` is there as soon as the job is admitted. On failure the report is the XCom ``report``.
+
+    A job can be moved to another region while it runs, and starts from zero there: it must bear that.
+
+    :param job: the manifest: a ``.yaml``/``.yml``/``.json`` template file, YAML text, a dict or a ``kubernetes`` client
+        model.
+    :param queue_name: LocalQueue on the manager; else the manifest's label, else the connection's.
+    :param namespace: else the manifest's, else the connection's, else ``default``.
+    :param regions: only these regions may run the job (data residency); None: any.
+    :param priority_class: a WorkloadPriorityClass.
+    :param max_run_duration: the run time to ask of Dynamic Workload Scheduler.
+    :param admission_timeout: from submission to admission; then the job is deleted.
+    :param startup_timeout: from admission to the first running container; then the job is deleted.
+    :param max_dispatches: how often it may be placed; None: no limit of ours.
+    :param wait_until: ``finished``, ``admitted`` or ``submitted``.
+    :param logs: ``all`` pods, the ``first`` of each role, ``failed`` pods only, or ``none``.
+    :param read_result: bring the job's result into the report.
+    :param on_kill_action: what happens to the job when the task is stopped: ``delete`` or ``keep``.
+    :param heal: mend known faults of a fleet where rights allow.
+    :param cleanup: when to delete the ended job on the manager: ``always``, ``on_success`` or ``never``.
+    :param deferrable: wait in the triggerer.
+    :param multikueue_conn_id: a connection of type ``multikueue``.
+    """
+
+    template_fields: Sequence[str] = (
+        "job",
+        "queue_name",
+        "namespace",
+        "regions",
+        "priority_class",
+        "multikueue_conn_id",
+    )
+    template_ext: Sequence[str] = (".yaml", ".yml", ".json")
+    template_fields_renderers = {"job": "yaml"}  # noqa: RUF012 - as in BaseOperator
+    operator_extra_links = LINKS
+    _owned = True
+    ui_color = "#e8f0fe"
+
+    def __init__(
+        self,
+        *,
+        job: Any,
+        queue_name: str | None = None,
+        namespace: str | None = None,
+        regions: Sequence[str] | None = None,
+        priority_class: str | None = None,
+        max_run_duration: timedelta | None = None,
+        admission_timeout: timedelta | None = None,
+        startup_timeout: timedelta | None = None,
+        max_dispatches: int | None = None,
+        wait_until: Literal["finished", "admitted", "submitted"] = "finished",
+        logs: Literal["all", "first", "failed", "none"] = "all",
+        read_result: bool = False,
+        on_kill_action: Literal["delete", "keep"] = "delete",
+        heal: bool = True,
+        cleanup: Literal["always", "on_success", "never"] = "always",
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        multikueue_conn_id: str = "multikueue_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+        self.queue_name = queue_name
+        self.namespace = namespace
+        self.regions = regions
+        self.priority_class = priority_class
+        self.max_run_duration = max_run_duration
+        self.admission_timeout = admission_timeout
+        self.startup_timeout = startup_timeout
+        self.max_dispatches = max_dispatches
+        self.wait_until = wait_until
+        self.logs = logs
+        self.read_result = read_result
+        self.on_kill_action = on_kill_action
+        self.heal = heal
+        self.cleanup = cleanup
+        self.deferrable = deferrable
+        self.multikueue_conn_id = multikueue_conn_id
+        self._waiting = Waiting()
+
+    def execute(self, context: Context) -> dict[str, Any] | None:
+        """Submit the job and wait for it, here or in the triggerer; return the report."""
+        self._check()
+        part = self._waiting.run(lambda: self._submit(context), interruptible=False)
+        if self.wait_until == "submitted":
+            return self._conclude(context, self._waiting.run(lambda: self._follow(part, Orders(until="now"))))
+        orders = self._orders(context)
+        if self.deferrable:
+            self._defer(part, orders)
+        return self._conclude(context, self._waiting.run(lambda: self._follow(part, orders, _placement_push(context))))
+
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any] | None = None, job: dict[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        """Return the report that the trigger sent, or raise the error that it describes."""
+        from airflow_provider_multikueue.outcome import Outcome
+
+        self._waiting.job = job
+        return self._conclude(context, Outcome.from_event(event))
+
+    def _check(self) -> None:
+        choices = {
+            "wait_until": ("finished", "admitted", "submitted"),
+            "logs": ("all", "first", "failed", "none"),
+            "on_kill_action": ("delete", "keep"),
+            "cleanup": ("always", "on_success", "never"),
+        }
+        for name, allowed in choices.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+        if isinstance(self.regions, str):
+            raise ValueError(f"regions={self.regions!r} must be a list of regions")
+
+    def _orders(self, context: Context) -> Orders:
+        now = datetime.now(UTC)
+        return Orders(
+            until=self.wait_until,
+            admission_deadline=_after(now, self.admission_timeout),
+            deadline=_after(context["ti"].start_date, self._time_left()),
+            startup_seconds=self.startup_timeout.total_seconds() if self.startup_timeout else None,
+            max_dispatches=self.max_dispatches,
+            regions=tuple(self.regions) if self.regions is not None else None,
+            logs=self.logs,
+            heal=self.heal,
+            read_result=self.read_result,
+        )
+
+    def _time_left(self) -> timedelta | None:
+        """Return ``execution_timeout``, which Airflow does not enforce while a task is deferred.
+
+        A worker process does enforce it, and less kindly than we do: there we are a little earlier.
+        """
+        timeout = self.execution_timeout
+        if timeout is None or self.deferrable:
+            return timeout
+        return timeout - min(timedelta(seconds=5), timeout / 10)
+
+    async def _submit(self, context: Context) -> dict[str, Any]:
+        from airflow_provider_multikueue.hooks import LogSink, prepare
+        from airflow_provider_multikueue.report import job_part
+        from airflow_provider_multikueue.stop import delete_job
+        from airflow_provider_multikueue.submit import submit
+
+        sink = LogSink(self.log)
+        async with self.hook.open() as (fleet, config):
+            request = prepare(
+                self.job,
+                fleet=fleet,
+                config=config,
+                sink=sink,
+                ti=context["ti"],
+                lifetime=self._lifetime(),
+                queue_name=self.queue_name,
+                namespace=self.namespace,
+                regions=self.regions,
+                priority_class=self.priority_class,
+                max_run_duration=self.max_run_duration,
+            )
+            part = dict(job_part((await submit(fleet, request, sink)).job))
+            self._waiting.job = part
+            # A kill during the submission found no job to delete yet.
+            if self._waiting.killed and self.on_kill_action == "delete":
+                await delete_job(fleet, part, sink, wait=0)
+            return part
+
+    def _lifetime(self) -> Any:
+        from airflow_provider_multikueue.names import Lifetime
+
+        if self.on_kill_action == "keep":
+            return Lifetime(kind="detached")
+        return Lifetime(kind="task" if self.wait_until == "finished" else "run")
+
+    def _conclude(self, context: Context, outcome: Outcome) -> dict[str, Any] | None:
+        """Report; the mark or deletion of the ended job is the last act, so that nothing reported runs again."""
+        report, ti = outcome.report, context["ti"]
+        if report is not None and report["placement"] is not None:
+            ti.xcom_push("placement", report["placement"])
+        if outcome.error is not None and report is not None:
+            ti.xcom_push("report", report)
+        job = report["job"] if report is not None else self._waiting.job
+        if job is not None:
+            self.hook.run(lambda fleet, _: self._settle(fleet, job, outcome, retried=_will_retry(ti, outcome.error)))
+        if outcome.error is not None:
+            raise outcome.error
+        return report
+
+    async def _settle(self, fleet: Fleet, job: Mapping[str, Any], outcome: Outcome, *, retried: bool) -> None:
+        from airflow_provider_multikueue.hooks import LogSink
+        from airflow_provider_multikueue.stop import delete_job
+        from airflow_provider_multikueue.submit import mark_reported
+
+        failed = outcome.error is not None
+        if outcome.ended and (self.cleanup == "always" or (self.cleanup == "on_success" and not failed)):
+            await delete_job(fleet, job, LogSink(logging.getLogger(__name__)), wait=0)
+        elif outcome.ended:
+            await mark_reported(fleet, job, datetime.now(UTC).isoformat())
+        elif failed and not retried and self.on_kill_action == "delete":
+            self.log.warning("the task can't follow its job any more: deleting job %s", job["name"])
+            await delete_job(fleet, job, LogSink(self.log))
+
+
+def _placement_push(context: Context) -> Callable[[dict[str, Any]], None]:
+    def push(placement: dict[str, Any]) -> None:
+        context["ti"].xcom_push("placement", placement)
+
+    return push
+
+
+def _after(begin: datetime, span: timedelta | None) -> str | None:
+    return (begin + span).isoformat() if span is not None else None
+
+
+def _will_retry(ti: Any, error: BaseException | None) -> bool:
+    from airflow_provider_multikueue._compat import AirflowFailException
+
+    return not isinstance(error, AirflowFailException) and int(ti.try_number) <= int(ti.max_tries)

@@ -1,0 +1,125 @@
+"""Sensors: wait for a job that another task, or another DAG, submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from airflow_provider_multikueue._compat import (
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    BaseSensorOperator,
+    PokeReturnValue,
+    conf,
+)
+from airflow_provider_multikueue.exceptions import JobDeadlineError
+from airflow_provider_multikueue.links import LINKS
+from airflow_provider_multikueue.orders import Orders
+from airflow_provider_multikueue.tasks import Waiting, WaitsForJob
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue._compat import Context
+    from airflow_provider_multikueue.outcome import Outcome
+
+__all__ = ["MultiKueueAdmissionSensor", "MultiKueueJobSensor"]
+
+
+class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
+    """Wait until a job is over and return its report; its pods' output is shown live.
+
+    :param job: a report, its ``job`` part, JSON text of either, or ``namespace/name`` of a Job on the manager.
+    :param logs: as in ``MultiKueueJobOperator``.
+    :param on_kill_action: what happens to the job when the sensor is stopped: ``keep`` (default) or ``delete``.
+    :param deferrable: wait in the triggerer.
+    :param multikueue_conn_id: a connection of type ``multikueue``.
+    """
+
+    template_fields: Sequence[str] = ("job", "multikueue_conn_id")
+    operator_extra_links = LINKS
+    ui_color = "#e8f0fe"
+    until: ClassVar[str] = "finished"
+    _owned = False
+
+    def __init__(
+        self,
+        *,
+        job: Any,
+        logs: Literal["all", "first", "failed", "none"] = "all",
+        on_kill_action: Literal["delete", "keep"] = "keep",
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        multikueue_conn_id: str = "multikueue_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+        self.logs = logs
+        self.on_kill_action = on_kill_action
+        self.deferrable = deferrable
+        self.multikueue_conn_id = multikueue_conn_id
+        self._waiting = Waiting()
+
+    def execute(self, context: Context) -> Any:
+        """Wait in the triggerer, in this process, or (mode ``reschedule``) from one look to the next."""
+        if not self.deferrable and self.reschedule:
+            return super().execute(context)
+        part = self._waiting.run(self._resolve)
+        self._waiting.job = part
+        orders = Orders(
+            until=self.until,
+            deadline=(datetime.now(UTC) + timedelta(seconds=self.timeout)).isoformat(),
+            logs=self.logs,
+            heal=False,
+            may_delete=False,
+        )
+        if self.deferrable:
+            self._defer(part, orders)
+        return self._conclude(context, self._waiting.run(lambda: self._follow(part, orders)))
+
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any] | None = None, job: dict[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        """Return the report that the trigger sent, or raise the error that it describes."""
+        from airflow_provider_multikueue.outcome import Outcome
+
+        return self._conclude(context, Outcome.from_event(event))
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look once (mode ``reschedule``)."""
+        outcome = self._waiting.run(self._look)
+        report = self._conclude(context, outcome)
+        placed = report is not None and report["placement"] is not None
+        done = outcome.ended or (self.until == "admitted" and placed)
+        return PokeReturnValue(is_done=done, xcom_value=report)
+
+    def _conclude(self, context: Context, outcome: Outcome) -> dict[str, Any] | None:
+        report, error = outcome.report, outcome.error
+        if error is None:
+            return report
+        if report is not None:
+            context["ti"].xcom_push("report", report)
+        timed_out = isinstance(error, JobDeadlineError) and not outcome.ended
+        failure: Exception = AirflowSensorTimeout(str(error)) if timed_out else error
+        if self.soft_fail or self.never_fail:
+            raise AirflowSkipException(f"Skipped, as the sensor may not fail: {error}") from failure
+        raise failure
+
+    async def _resolve(self) -> dict[str, Any]:
+        from airflow_provider_multikueue.follow import resolve
+
+        async with self.hook.open() as (fleet, _):
+            return await resolve(fleet, self.job)
+
+    async def _look(self) -> Outcome:
+        return await self._follow(await self._resolve(), Orders(until="now", logs="none", heal=False, may_delete=False))
+
+
+class MultiKueueAdmissionSensor(MultiKueueJobSensor):
+    """Wait until a job is admitted in some region and return its report: ``placement`` says where.
+
+    Data can be copied to that region while the job's nodes come up.
+
+    :param job: a report, its ``job`` part, JSON text of either, or ``namespace/name`` of a Job on the manager.
+    """
+
+    until: ClassVar[str] = "admitted"

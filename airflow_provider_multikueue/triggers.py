@@ -1,0 +1,135 @@
+"""The trigger: follows one job in the triggerer, live logs included, and fires once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from airflow_provider_multikueue import kill
+from airflow_provider_multikueue._compat import AIRFLOW_2, BaseTrigger, TriggerEvent, task_state
+from airflow_provider_multikueue.follow import follow
+from airflow_provider_multikueue.orders import Orders
+from airflow_provider_multikueue.outcome import Outcome
+
+__all__ = ["MultiKueueJobTrigger"]
+
+T = TypeVar("T")
+
+KILL_SECONDS = 25.0
+"""Below the 30 s that Airflow gives an ``on_kill`` in all."""
+
+
+class MultiKueueJobTrigger(BaseTrigger):
+    """Waits for one job on a fleet.
+
+    Its arguments are stored in Airflow's database: ids and absolute times, never a secret. ``owned`` says whether the
+    task that defers owns the job (an operator) or looks on (a sensor).
+    """
+
+    def __init__(
+        self,
+        *,
+        job: Mapping[str, Any],
+        orders: Mapping[str, Any],
+        multikueue_conn_id: str,
+        on_kill_action: str = "delete",
+        owned: bool = True,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.job = dict(job)
+        self.orders = dict(orders)
+        self.multikueue_conn_id = multikueue_conn_id
+        self.on_kill_action = on_kill_action
+        self.owned = owned
+        self._fired = False
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the import path, which is stored and must not change, and the arguments."""
+        arguments: dict[str, Any] = {
+            "job": self.job,
+            "orders": self.orders,
+            "multikueue_conn_id": self.multikueue_conn_id,
+        }
+        if self.on_kill_action != "delete":
+            arguments["on_kill_action"] = self.on_kill_action
+        if not self.owned:
+            arguments["owned"] = False
+        return "airflow_provider_multikueue.triggers.MultiKueueJobTrigger", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event: an ``Outcome`` in its plain form."""
+        outcome = await self._follow()
+        # Airflow calls on_kill of a trigger that is slow to return after its event: that is no kill.
+        self._fired = True
+        yield TriggerEvent(outcome.to_event())  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Delete the job if a person meant it: Airflow also calls this for healthy tasks, such as at a takeover."""
+        if not self._fired and self.on_kill_action == "delete":
+            await uninterrupted(self._kill())
+
+    async def cleanup(self) -> None:
+        """On 2.11, which has no ``on_kill``, look whether this exit was a kill. Elsewhere there is nothing to do."""
+        if AIRFLOW_2:
+            await self.on_kill()
+
+    @property
+    def _ti(self) -> Any:
+        """The task instance that deferred; set by the triggerer before it runs the trigger."""
+        return self.task_instance
+
+    async def _follow(self) -> Outcome:
+        from airflow_provider_multikueue.emit import shared_emitter
+        from airflow_provider_multikueue.hooks import MultiKueueHook
+        from airflow_provider_multikueue.pushes import shared_pushes
+
+        pushes, ti = shared_pushes(), self._ti
+        async with shared_emitter().sink(self.log) as sink:
+            try:
+                return await follow(
+                    MultiKueueHook(self.multikueue_conn_id).open(),
+                    self.job,
+                    Orders.from_json(self.orders),
+                    sink,
+                    on_placement=lambda placement: pushes.put(ti, "placement", placement),
+                    on_cancel=lambda following: uninterrupted(following.hand_over()),
+                )
+            finally:
+                pushes.drop(ti)
+
+    async def _kill(self) -> None:
+        from airflow_provider_multikueue.fleet import open_fleet
+        from airflow_provider_multikueue.hooks import LogSink, load_config, owner_of_task
+
+        try:
+            async with asyncio.timeout(KILL_SECONDS):
+                config = await load_config(self.multikueue_conn_id)
+                async with open_fleet(config) as fleet:
+                    await kill.kill(
+                        fleet,
+                        self.job,
+                        owner=owner_of_task(self._ti) if self.owned else None,
+                        state=lambda: task_state(self._ti),
+                        sink=LogSink(self.log),
+                    )
+        except Exception:  # whatever it is: Airflow would show nothing of it
+            self.log.exception(
+                "job %s/%s could not be deleted; it may still run", self.job["namespace"], self.job["name"]
+            )
+
+
+async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Await ``work`` to its end; Airflow cancels a trigger that is being stopped anew every second."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+            logging.getLogger(__name__).debug("cancelled again while finishing")
+        except Exception:  # noqa: BLE001 - raised by result() below
+            break
+    return task.result()
