@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Literal, Self
 from urllib.parse import quote
 
@@ -218,7 +218,7 @@ class Cluster:
         fields: str | None = None,
         limit: int = PAGE,
         repeat: bool = True,
-    ) -> AsyncIterator[tuple[Objects, str]]:
+    ) -> AsyncGenerator[tuple[Objects, str], None]:
         """Yield each page's objects with the list's resourceVersion; 410 when the list expired in between."""
         call = about("list", res, None, namespace)
         query = _selectors(labels, fields) | {"limit": str(limit)}
@@ -243,8 +243,11 @@ class Cluster:
         labels: str | None = None,
         fields: str | None = None,
         timeout_seconds: int = 300,
-    ) -> AsyncGenerator[tuple[str, Object]]:
+        accepted: Callable[[], None] | None = None,
+    ) -> AsyncGenerator[tuple[str, Object], None]:
         """Yield (ADDED, MODIFIED, DELETED or BOOKMARK, object) until the server ends the watch in good order.
+
+        ``accepted`` is called when the server has taken the watch on, which may be long before the first event.
 
         Raises `ApiError`: 410 when ``resource_version`` is too old, 0 when the stream broke or fell silent.
         """
@@ -256,6 +259,8 @@ class Cluster:
             "timeoutSeconds": str(timeout_seconds),
         }
         async with self._sender.stream(call, query, WATCH) as chunks:
+            if accepted is not None:
+                accepted()
             try:
                 async for line in _lines(chunks):
                     yield self._event(line, call)

@@ -1,8 +1,8 @@
 """What an Airflow connection of type ``multikueue`` says about the fleet.
 
 The connection's ``extra`` is flat, so that the form can show it; a form stores text, so a mapping may come as JSON text
-and a flag as ``"true"``. Parsing is strict: an unknown key is an error, since a misspelt one would silently change where
-jobs run.
+and a flag as ``"true"``. Parsing is strict: an unknown key is an error, since a misspelt one would silently change
+where jobs run.
 """
 
 from __future__ import annotations
@@ -269,7 +269,8 @@ def deployment_name(config: FleetConfig, *, base_url: str | None, manager_server
         return "local"
     raise FleetConfigurationError(
         f"Connection {config.conn_id!r} does not say which Airflow this is, and its base URL "
-        f"({base_url or 'not set'}) does not either: another Airflow on the same fleet could take its jobs for its own. "
+        f"({base_url or 'not set'}) does not either: another Airflow on the same fleet could take its jobs for its "
+        "own. "
         'Set `deployment` in the connection, for example "prod-eu", differently in each Airflow.'
     )
 

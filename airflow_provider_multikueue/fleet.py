@@ -1,0 +1,241 @@
+"""The manager and its workers: one client each, and one list and watch for all who wait for the same kind of object.
+
+Whoever opens the fleet of the same connection on the same event loop gets the same `Fleet`. It is closed a few seconds
+after its last user left, or with the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_multikueue import kubeconfig, trim
+from airflow_provider_multikueue.client import JOBS, PODS, Cluster, Resource
+from airflow_provider_multikueue.connection import ClusterConfig, FleetConfig, Form
+from airflow_provider_multikueue.credentials import InCluster, InlineKubeconfig, KubeconfigFile, Source
+from airflow_provider_multikueue.watch import SharedWatch
+
+__all__ = ["MANAGER", "Fleet", "open_fleet", "source_of"]
+
+Object = dict[str, Any]
+
+MANAGER = "manager"
+LINGER = 5.0
+"""Seconds that an unused fleet stays open: the next task often comes at once."""
+KUEUE = "kueue.x-k8s.io"
+AUTOSCALING = "autoscaling.x-k8s.io"
+
+
+# -- from configuration to credentials
+
+
+def _file(config: ClusterConfig) -> Source:
+    return KubeconfigFile(path=config.value, context=config.context, key=config.key)
+
+
+def _inline(config: ClusterConfig) -> Source:
+    parsed = kubeconfig.parse(config.value, where=f"the connection's `{config.key}`")
+    return InlineKubeconfig(config=parsed, context=config.context, key=config.key)
+
+
+def _in_cluster(_: ClusterConfig) -> Source:
+    return InCluster()
+
+
+LOADERS: dict[Form, Callable[[ClusterConfig], Source]] = {
+    Form.PATH: _file,
+    Form.INLINE: _inline,
+    Form.IN_CLUSTER: _in_cluster,
+}
+"""How each form becomes credentials; ``Form.CONN_ID`` and ``Form.GKE`` are parsed and get their row here."""
+
+
+def source_of(config: ClusterConfig) -> Source:
+    """Return where the credentials of a cluster come from.
+
+    Raises FleetConfigurationError for a form that has no loader.
+    """
+    loader = LOADERS.get(config.form)
+    if loader is None:
+        raise kubeconfig.configuration_error(
+            f"`{config.key}` is not supported by this version.", "Give the cluster by a kubeconfig path and context."
+        )
+    return loader(config)
+
+
+# -- the fleet
+
+
+class Fleet:
+    """The clusters of one connection on one event loop."""
+
+    def __init__(self, config: FleetConfig, manager: Cluster) -> None:
+        self.config = config
+        self.manager = manager
+        self._workers: dict[str, Cluster] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._watches: dict[tuple[str, Resource | tuple[str, str], str | None], SharedWatch] = {}
+
+    @property
+    def worker_names(self) -> tuple[str, ...]:
+        """The names of the workers that the connection lists: those of their MultiKueueClusters."""
+        return tuple(sorted(self.config.workers))
+
+    @property
+    def workers(self) -> Mapping[str, Cluster]:
+        """The workers that somebody has asked for so far."""
+        return dict(self._workers)
+
+    async def worker(self, name: str) -> Cluster | None:
+        """Return the worker of that name, its credentials loaded at the first call; None when it is not listed.
+
+        Raises FleetConfigurationError when its credentials cannot be loaded.
+        """
+        config = self.config.workers.get(name)
+        if config is None:
+            return None
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            if name not in self._workers:
+                self._workers[name] = await Cluster.connect(name, source_of(config))
+            return self._workers[name]
+
+    def region(self, name: str | None) -> str | None:
+        """Return the region of a worker, or None when it is unknown."""
+        config = self.config.workers.get(name or "")
+        return config.region if config else None
+
+    # -- shared watches
+
+    async def watch_jobs(self, cluster: Cluster | str, namespace: str | None, resource: Resource = JOBS) -> SharedWatch:
+        """Return the watch of jobs of one kind, by name."""
+        return self._watch(cluster, namespace, resource, trim.job_keys, trim.trim_job)
+
+    async def watch_workloads(self, cluster: Cluster | str, namespace: str | None) -> SharedWatch:
+        """Return the watch of Workloads, by their name and by the uids of their jobs."""
+        return self._watch(cluster, namespace, (KUEUE, "workloads"), trim.workload_keys, trim.trim_workload)
+
+    async def watch_pods(self, cluster: Cluster | str, namespace: str | None) -> SharedWatch:
+        """Return the watch of pods, by the name of their job."""
+        return self._watch(cluster, namespace, PODS, trim.pod_keys, trim.trim_pod)
+
+    async def watch_provisioning(self, cluster: Cluster | str, namespace: str | None) -> SharedWatch:
+        """Return the watch of ProvisioningRequests, by the name of the Workload that asks."""
+        what = (AUTOSCALING, "provisioningrequests")
+        return self._watch(cluster, namespace, what, trim.provisioning_keys, trim.trim_provisioning)
+
+    def _watch(
+        self,
+        cluster: Cluster | str,
+        namespace: str | None,
+        what: Resource | tuple[str, str],
+        index: Callable[[Object], Iterable[str]],
+        trimmed: Callable[[Object], Object],
+    ) -> SharedWatch:
+        """Return the one watch of this kind; a kind by group and plural is watched in the version that is served."""
+        name = cluster if isinstance(cluster, str) else cluster.name
+        key = (name, what, namespace)
+        if key not in self._watches:
+            plural = what.plural if isinstance(what, Resource) else what[1]
+            self._watches[key] = SharedWatch(
+                f"{plural} in {namespace or 'all namespaces'} on {name}",
+                self._opener(name, what),
+                namespace,
+                index=index,
+                trim=trimmed,
+                on_stop=lambda: self._watches.pop(key, None),
+            )
+        return self._watches[key]
+
+    def _opener(self, name: str, what: Resource | tuple[str, str]) -> Callable[..., Any]:
+        async def open_(*, fresh: bool) -> tuple[Cluster, Resource]:
+            cluster = self.manager if name == MANAGER else await self.worker(name)
+            if cluster is None:
+                raise LookupError(f"worker {name} is not among the workers of connection {self.config.conn_id!r}")
+            if isinstance(what, Resource):
+                return cluster, what
+            return cluster, await cluster.resource(*what, fresh=fresh)
+
+        return open_
+
+    async def close(self) -> None:
+        """Stop all watches and close all connections."""
+        await asyncio.gather(*(watch.close() for watch in tuple(self._watches.values())))
+        await asyncio.gather(*(cluster.close() for cluster in (self.manager, *self._workers.values())))
+
+
+# -- one fleet a loop and connection
+
+
+@dataclass(eq=False)
+class _Shared:
+    """A fleet with the number of its users."""
+
+    fleet: asyncio.Task[Fleet]
+    users: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    keeper: asyncio.Task[None] | None = None
+
+
+_shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = weakref.WeakKeyDictionary()
+
+
+@contextlib.asynccontextmanager
+async def open_fleet(config: FleetConfig) -> AsyncIterator[Fleet]:
+    """Give the fleet of a connection, shared with all others on this loop that opened the same.
+
+    Nothing is sent to the manager yet. Raises FleetConfigurationError when its credentials cannot be loaded.
+    """
+    loop = asyncio.get_running_loop()
+    fleets = _shared.setdefault(loop, {})
+    shared = fleets.get(config.digest)
+    if shared is None:
+        shared = fleets[config.digest] = _Shared(_spawn(_connect(config), "open"))
+        shared.keeper = _spawn(_keep(shared, fleets, config.digest), "keep")
+    shared.users += 1
+    shared.changed.set()
+    try:
+        yield await asyncio.shield(shared.fleet)
+    except Exception:
+        if shared.fleet.done() and shared.fleet.exception() and fleets.get(config.digest) is shared:
+            del fleets[config.digest]  # the next one tries anew
+        raise
+    finally:
+        shared.users -= 1
+        shared.changed.set()
+
+
+async def _connect(config: FleetConfig) -> Fleet:
+    return Fleet(config, await Cluster.connect(MANAGER, source_of(config.manager)))
+
+
+def _spawn(work: Any, what: str) -> asyncio.Task[Any]:
+    """Start a task in an empty context: it serves all users, so it must not be one's."""
+    return asyncio.get_running_loop().create_task(work, name=f"{what} fleet", context=contextvars.Context())
+
+
+async def _keep(shared: _Shared, fleets: dict[str, _Shared], digest: str) -> None:
+    """Close the fleet when nobody uses it; also when the loop ends, which cancels this task."""
+    try:
+        while shared.users or not await _left_alone(shared):
+            await shared.changed.wait()
+            shared.changed.clear()
+    finally:
+        if fleets.get(digest) is shared:
+            del fleets[digest]
+        shared.fleet.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await (await shared.fleet).close()
+
+
+async def _left_alone(shared: _Shared) -> bool:
+    """Return whether nobody came for a while."""
+    shared.changed.clear()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER):
+            await shared.changed.wait()
+    return not shared.users
