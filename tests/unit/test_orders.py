@@ -1,0 +1,131 @@
+"""The task's own deadlines and limits: what ends a wait although the job goes on."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_multikueue.exceptions import (
+    AdmissionTimeoutError,
+    JobDeadlineError,
+    JobEvictedError,
+    MultiKueueError,
+    RegionUnavailableError,
+    StartupError,
+)
+from airflow_provider_multikueue.orders import Orders, Verdict, next_deadline, verdict
+from airflow_provider_multikueue.workload import Observation, Phase
+
+BEGIN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+US = "multikueue-dws-worker-us"
+
+
+def at(seconds: float) -> float:
+    return (BEGIN + timedelta(seconds=seconds)).timestamp()
+
+
+def iso(seconds: float) -> str:
+    return (BEGIN + timedelta(seconds=seconds)).isoformat()
+
+
+def waiting(**known: Any) -> Observation:
+    return Observation(phase=Phase.PLACING, namespace="default", name="train", submitted=BEGIN, **known)
+
+
+def placed(**known: Any) -> Observation:
+    admitted = known.pop("admitted", BEGIN + timedelta(seconds=4))
+    return Observation(
+        phase=Phase.ADMITTED,
+        namespace="default",
+        name="train",
+        submitted=BEGIN,
+        cluster=US,
+        region=known.pop("region", "us-east4"),
+        admitted=admitted,
+        **known,
+    )
+
+
+def judge(seen: Observation, orders: Orders, *, now: float, dispatches: Any = ()) -> Verdict | None:
+    return verdict(seen, orders, dispatches=dispatches, pods=(), tried="us-east4 was asked", now=at(now))
+
+
+@pytest.mark.parametrize(
+    ("seen", "orders", "before", "after", "error"),
+    [
+        (waiting(), Orders(admission_deadline=iso(60)), 59, 61, AdmissionTimeoutError),
+        (waiting(), Orders(deadline=iso(60)), 59, 61, JobDeadlineError),
+        (placed(), Orders(deadline=iso(60)), 59, 61, JobDeadlineError),
+        (placed(), Orders(startup_seconds=30), 33, 35, StartupError),
+    ],
+)
+def test_a_deadline_ends_the_wait_when_it_has_passed_and_not_before(
+    seen: Observation, orders: Orders, before: float, after: float, error: type[MultiKueueError]
+) -> None:
+    assert judge(seen, orders, now=before) is None
+    ended = judge(seen, orders, now=after)
+    assert ended is not None
+    assert type(ended.error) is error
+    assert ended.delete
+
+
+def test_an_admitted_job_has_no_admission_deadline() -> None:
+    assert judge(placed(), Orders(admission_deadline=iso(60)), now=1000) is None
+
+
+def test_a_job_that_is_placed_again_still_has_been_admitted_in_time() -> None:
+    moved = waiting(admitted=BEGIN + timedelta(seconds=5))
+    assert judge(moved, Orders(admission_deadline=iso(60)), now=1000) is None
+
+
+def test_a_started_job_has_no_startup_deadline() -> None:
+    assert judge(placed(started=BEGIN + timedelta(seconds=9)), Orders(startup_seconds=30), now=1000) is None
+
+
+@pytest.mark.parametrize("region", ["us-east4", None])
+def test_a_placement_outside_the_regions_ends_the_wait_at_once(region: str | None) -> None:
+    ended = judge(placed(region=region), Orders(regions=("europe-west4",)), now=5)
+    assert ended is not None
+    assert isinstance(ended.error, RegionUnavailableError)
+    assert "europe-west4" in str(ended.error)
+
+
+def test_a_placement_inside_the_regions_goes_on() -> None:
+    assert judge(placed(), Orders(regions=("europe-west4", "us-east4")), now=5) is None
+
+
+def test_max_dispatches_counts_stays_that_are_over() -> None:
+    stay = {"cluster": US, "region": "us-east4", "admitted": iso(4), "ended": iso(9), "reason": "capacity revoked"}
+    orders = Orders(max_dispatches=1)
+    assert judge(placed(), orders, now=5, dispatches=[stay]) is None
+    ended = judge(waiting(admitted=BEGIN), orders, now=10, dispatches=[stay])
+    assert ended is not None
+    assert isinstance(ended.error, JobEvictedError)
+
+
+def test_a_looker_on_never_deletes() -> None:
+    ended = judge(waiting(), Orders(deadline=iso(60), may_delete=False), now=61)
+    assert ended is not None
+    assert not ended.delete
+
+
+def test_the_clock_is_looked_at_when_the_next_deadline_passes() -> None:
+    orders = Orders(deadline=iso(600), admission_deadline=iso(60), startup_seconds=30)
+    assert next_deadline(waiting(), orders) == at(60)
+    assert next_deadline(placed(), orders) == at(34)
+    assert next_deadline(placed(started=BEGIN), orders) == at(600)
+    assert next_deadline(waiting(), Orders()) is None
+
+
+def test_orders_survive_being_stored_and_store_only_what_was_asked() -> None:
+    orders = Orders(admission_deadline=iso(60), regions=("us-east4",), logs="failed", heal=False)
+    stored = json.loads(json.dumps(orders.to_json()))
+    assert Orders.from_json(stored) == orders
+    assert Orders().to_json() == {}
+
+
+def test_orders_of_a_later_version_are_understood_as_far_as_they_are_known() -> None:
+    assert Orders.from_json({"logs": "none", "new_in_2027": 1}) == Orders(logs="none")
