@@ -2,22 +2,233 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from airflow_provider_multikueue.workload import Observation
+from airflow_provider_multikueue.workload import Observation, Phase, RegionCheck, Stage
 
-__all__ = ["describe_waiting", "narrate"]
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.workload import DeadRegion
 
+__all__ = ["describe_waiting", "duration", "narrate"]
+
+Line = tuple[int, str]
 RegionOf = Callable[[str], str | None]
 
+_SAYS = {
+    Stage.SILENT: "asked, no answer yet",
+    Stage.UNREADABLE: "asked; what it answers cannot be read with this connection",
+    Stage.UNREACHABLE: "cannot be reached",
+    Stage.UNANSWERED: "asked; its Kueue has not looked at the job yet",
+    Stage.INADMISSIBLE: "cannot take the job",
+    Stage.QUOTA: "waits for quota there",
+    Stage.ASKED: "asked for capacity",
+    Stage.ACCEPTED: "request accepted, waits for capacity",
+    Stage.GRANTED: "capacity granted",
+    Stage.FAILED: "capacity refused",
+    Stage.REJECTED: "capacity rejected",
+    Stage.EVICTED: "called off by the manager",
+}
+_QUIET = (Stage.SILENT, Stage.UNANSWERED, Stage.ASKED, Stage.EVICTED, Stage.UNREADABLE)
+_BAD = (Stage.INADMISSIBLE, Stage.FAILED, Stage.REJECTED, Stage.UNREACHABLE)
 
-def narrate(
-    previous: Observation | None, current: Observation, *, region_of: RegionOf | None = None
-) -> list[tuple[int, str]]:
-    """Return the lines (``logging`` level, text) that tell what changed from ``previous`` to ``current``; empty if nothing did."""
-    raise NotImplementedError
+
+def narrate(previous: Observation | None, current: Observation, *, region_of: RegionOf | None = None) -> list[Line]:
+    """Return the lines (``logging`` level, text) that tell what changed from ``previous`` to ``current``.
+
+    Empty if nothing changed that a reader needs. ``region_of`` names the region of a cluster that is only asked so far.
+    """
+    del region_of  # the observation knows its regions; kept for callers that know more
+    before = previous or Observation(phase=Phase.SUBMITTED)
+    if current.ending is not None:
+        return [] if before.ending == current.ending else [*_moves(before, current), *_end(current)]
+    return [
+        *_moves(before, current),
+        *_progress(before, current),
+        *_regions(before, current),
+        *_waits(before, current),
+        *_troubles(before, current),
+    ]
 
 
 def describe_waiting(observation: Observation, *, now: float | None = None, region_of: RegionOf | None = None) -> str:
     """Return one line for a slow heartbeat: what the job waits for, for how long, and what each region says."""
-    raise NotImplementedError
+    del region_of
+    waited = ""
+    if now is not None and observation.submitted is not None:
+        waited = f" for {duration(now - observation.submitted.timestamp())}"
+    if observation.phase is Phase.RUNNING:
+        return f"Still running in {observation.place}{_pods(observation)}{_since(now, observation.started)}."
+    text = f"Waiting{waited}: {observation.waiting or observation.phase.value.lower()}"
+    said = [_said(check) for check in observation.checks]
+    return text + (f". {'; '.join(said)}" if said and observation.hopeless_since is None else "") + "."
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time for a reader: ``4.4 s``, ``12 min 5 s``, ``3 h 20 min``."""
+    seconds = max(seconds, 0.0)
+    if seconds < 60:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def _since(now: float | None, moment: datetime | None) -> str:
+    return f", {duration(now - moment.timestamp())} so far" if now is not None and moment else ""
+
+
+def _between(first: datetime | None, last: datetime | None) -> str:
+    return f" after {duration((last - first).total_seconds())}" if first and last and last >= first else ""
+
+
+def _pods(seen: Observation) -> str:
+    return f": {seen.pods_running} pod{'s' if seen.pods_running != 1 else ''}" if seen.pods_running else ""
+
+
+def _moves(before: Observation, current: Observation) -> Iterator[Line]:
+    """Tell that the job left its worker, and that it came to another one."""
+    if current.phase is Phase.EVICTED and before.phase is not Phase.EVICTED:
+        left = f" from {before.place}" if before.cluster else ""
+        yield (
+            logging.WARNING,
+            f"Evicted{left}: {current.evicted_reason or 'no reason given'}. It will start again from zero.",
+        )
+    elif before.cluster and current.cluster and before.cluster != current.cluster:
+        why = current.evicted_reason or before.evicted_reason or "the manager placed it again"
+        yield logging.WARNING, f"Moved from {before.place} to {current.place}: {why}."
+
+
+def _progress(before: Observation, current: Observation) -> Iterator[Line]:
+    """Tell each step on the way: quota, regions asked, admitted, running."""
+    reserved_now = current.phase is Phase.PLACING and before.phase in (Phase.SUBMITTED, Phase.QUEUED, Phase.EVICTED)
+    if reserved_now:
+        queue = f" in {current.queue}" if current.queue else ""
+        yield logging.INFO, f"Quota reserved{queue}{_between(current.submitted, current.quota_reserved)}."
+    if current.phase is Phase.PLACING and current.asked and current.asked != before.asked:
+        names = ", ".join(check.where for check in current.checks)
+        yield logging.INFO, f"Asking {len(current.asked)} region{'s' if len(current.asked) != 1 else ''}: {names}."
+    arrived = current.phase.placed and current.cluster and current.admitted
+    if arrived and (
+        not before.phase.placed or (before.cluster, before.admitted) != (current.cluster, current.admitted)
+    ):
+        again = "" if before.cluster is None else " again"
+        yield (
+            logging.INFO,
+            f"Admitted{again} in {current.place}{_between(current.submitted, current.admitted)}.",
+        )
+        if current.region is None:
+            yield logging.WARNING, _unlisted(current.cluster)
+    if current.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
+        yield logging.INFO, f"Running in {current.where}{_pods(current)}."
+
+
+def _unlisted(cluster: str | None) -> str:
+    return (
+        f"{cluster} has no region in the connection, so its region is unknown; if it is not listed there at all, its "
+        f'logs cannot be read. Add it under "workers" in the connection\'s extra.'
+    )
+
+
+def _regions(before: Observation, current: Observation) -> Iterator[Line]:
+    """Tell what a region says when that has changed, and which will not answer any more."""
+    known = {check.cluster: check for check in before.checks}
+    dead = {region.cluster: region for region in current.dead}
+    buried = {region.cluster: region.reason for region in before.dead}
+    for check in current.checks:
+        region = dead.get(check.cluster)
+        if region is not None:
+            if buried.get(check.cluster) != region.reason:
+                yield logging.WARNING, _dead(region)
+        elif _changed(known.get(check.cluster), check):
+            yield (logging.WARNING if check.stage in _BAD else logging.INFO), f"{_said(check)}."
+
+
+def _changed(before: RegionCheck | None, check: RegionCheck) -> bool:
+    if before is not None and (before.stage, before.text) == (check.stage, check.text):
+        return False
+    return check.stage not in _QUIET or (check.stage is Stage.ASKED and bool(check.text))
+
+
+def _said(check: RegionCheck) -> str:
+    return f"{check.where}: {_SAYS[check.stage]}" + (f" ({check.text.rstrip('.')})" if check.text else "")
+
+
+def _dead(region: DeadRegion) -> str:
+    then = "" if region.healable else " Nothing makes it ask again from here."
+    return f"{region.where} will not grant capacity any more: {region.reason.rstrip('.')}.{then}"
+
+
+def _waits(before: Observation, current: Observation) -> Iterator[Line]:
+    """Tell why it waits, where no other line says it already."""
+    if not current.waiting or current.waiting == before.waiting:
+        return
+    plain = {
+        Phase.EVICTED: before.phase is not Phase.EVICTED,
+        Phase.ADMITTED: not before.phase.placed or before.cluster != current.cluster,
+        Phase.PLACING: current.hopeless_since is None and current.waiting.startswith("it has quota; "),
+    }
+    if plain.get(current.phase):
+        return
+    level = logging.WARNING if _worrying(current) else logging.INFO
+    yield level, f"{current.waiting[0].upper()}{current.waiting[1:]}."
+
+
+def _worrying(current: Observation) -> bool:
+    words = ("cannot", "no longer", "no region", "deleted", "for more than", "fits on no node")
+    return any(word in current.waiting for word in words)
+
+
+def _troubles(before: Observation, current: Observation) -> Iterator[Line]:
+    if current.trouble and not before.trouble:
+        yield logging.WARNING, f"{current.trouble[0].upper()}{current.trouble[1:]}."
+    elif before.trouble and not current.trouble:
+        yield logging.INFO, "It can be reached again."
+
+
+def _end(current: Observation) -> Iterator[Line]:
+    """Tell how it ended, and whose word that is when it is not the manager's."""
+    ending = current.ending
+    if ending is None:
+        return
+    where = f" in {current.place}" if current.cluster else ""
+    if ending.kind == "succeeded":
+        yield logging.INFO, f"Succeeded{_between(current.started, current.finished)}{where}."
+    else:
+        after = _between(current.started, current.finished)
+        yield logging.ERROR, f"{_ENDS[ending.kind]}{after}{where}: {_because(current)}."
+    if ending.source != "manager":
+        yield (
+            logging.WARNING,
+            f"The manager has not followed its worker's end; believing {ending.source.removeprefix('worker:')}.",
+        )
+
+
+_ENDS = {
+    "failed": "Failed",
+    "deadline": "Stopped at its deadline",
+    "run_duration": "Its run time is used up",
+    "rejected": "Rejected",
+    "inadmissible": "Cannot be admitted",
+    "deactivated": "Deactivated",
+    "deleted": "Deleted by someone else",
+    "workload_deleted": "Its Workload was deleted by someone else",
+    "not_dispatched": "Not dispatched to any worker",
+}
+
+
+def _because(current: Observation) -> str:
+    ending = current.ending
+    if ending is None:
+        return ""
+    reason = f"{ending.reason}: {ending.message}" if ending.message and ending.reason not in ending.message else ""
+    return (reason or ending.message or ending.reason).rstrip(".")
+
+
+def clock(moment: datetime) -> str:
+    """Return a time of day in UTC for a reader."""
+    return f"{moment.astimezone(UTC):%H:%M:%S} UTC"

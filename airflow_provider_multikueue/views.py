@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_multikueue.kinds import Kind
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.kinds import Kind
 
 __all__ = [
     "CopyMemory",
@@ -45,6 +46,11 @@ class Phase(StrEnum):
         """Whether nothing comes after it."""
         return self in (Phase.SUCCEEDED, Phase.FAILED, Phase.LOST)
 
+    @property
+    def placed(self) -> bool:
+        """Whether the job is on a worker now."""
+        return self in (Phase.ADMITTED, Phase.RUNNING)
+
 
 class Stage(StrEnum):
     """How far one region is with answering."""
@@ -78,27 +84,40 @@ class WorkerView:
     readable: bool = True
     can_heal: bool = True
 
+    @property
+    def where(self) -> str:
+        """The region if it is known, else the cluster."""
+        return self.region or self.cluster
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyMemory:
-    """What was seen of one worker's copies and has vanished since, or has no time of its own. Times are epoch seconds."""
+    """What one worker showed and has taken away since, or gave no time for. Times are epoch seconds."""
 
-    rejected: tuple[str, ...] = ()  # uids of copies that were rejected
+    rejected: tuple[str, ...] = ()  # uids of the copies that were rejected
     rejected_since: float | None = None
-    rejected_text: str = ""
+    failure: str = ""  # why capacity was refused there, in that cluster's words
     ended_since: float | None = None
     ended_uid: str = ""
-    cause: str = ""  # why the last copy that was admitted was evicted
+    provisioned: float | None = None
+    cause: str = ""  # why the copy that was admitted was evicted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What earlier views showed and a later one no longer shows: fold it with ``remember``."""
+    """What earlier views showed and later ones no longer show: fold it with ``remember``. Times are epoch seconds."""
 
-    workload_gone_since: float | None = None
     job_gone_since: float | None = None
-    quota_unanswered_since: float | None = None
+    workload_gone_since: float | None = None
+    inactive_since: float | None = None
+    cluster: str | None = None  # the manager's last choice
+    admitted: float | None = None  # when that choice was admitted
+    used_up: str = ""  # how the run time asked of Dynamic Workload Scheduler was used up
     copies: Mapping[str, CopyMemory] = field(default_factory=dict)
+
+    def of(self, cluster: str | None) -> CopyMemory:
+        """Return what is remembered of one worker."""
+        return self.copies.get(cluster or "") or CopyMemory()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +146,18 @@ class RegionCheck:
     text: str = ""
     since: datetime | None = None
 
+    @property
+    def where(self) -> str:
+        """The region if it is known, else the cluster."""
+        return self.region or self.cluster
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadRegion:
-    """A region that will not answer any more for this job. ``healable``: deleting the copy ``namespace/name`` there makes it ask anew."""
+    """A region that will not answer any more for this job.
+
+    ``healable``: deleting the Workload ``namespace/name`` with ``uid`` on that worker makes the manager ask there anew.
+    """
 
     cluster: str
     region: str | None
@@ -141,9 +168,23 @@ class DeadRegion:
     name: str = ""
     uid: str = ""
 
+    @property
+    def where(self) -> str:
+        """The region if it is known, else the cluster."""
+        return self.region or self.cluster
+
 
 EndingKind = Literal[
-    "succeeded", "failed", "deadline", "run_duration", "rejected", "inadmissible", "deactivated", "deleted", "workload_deleted", "not_dispatched"
+    "succeeded",
+    "failed",
+    "deadline",
+    "run_duration",
+    "rejected",
+    "inadmissible",
+    "deactivated",
+    "deleted",
+    "workload_deleted",
+    "not_dispatched",
 ]
 
 
@@ -156,10 +197,26 @@ class Ending:
     message: str
     source: str = "manager"
 
+    @property
+    def phase(self) -> Phase:
+        """The phase that this ending is."""
+        if self.kind == "succeeded":
+            return Phase.SUCCEEDED
+        return Phase.LOST if self.kind in ("deleted", "workload_deleted") else Phase.FAILED
+
+    @property
+    def leaves_job(self) -> bool:
+        """Whether the job may still be on the manager, live or suspended, and has to be deleted by us."""
+        return self.kind != "deleted" and (self.kind not in ("succeeded", "failed") or self.source != "manager")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a view means. Times are UTC; ``flavors`` is by pod set and resource; ``override`` names the row that made us not believe the manager."""
+    """What a view means. Times are UTC; ``flavors`` is by pod set and resource.
+
+    ``override`` names the rule that made us not believe the manager; ``trouble`` says what cannot be reached;
+    ``hopeless_since`` is set while every region that was asked is dead.
+    """
 
     phase: Phase
     namespace: str = ""
@@ -183,6 +240,7 @@ class Observation:
     ending: Ending | None = None
     waiting: str = ""
     trouble: str = ""
+    evicted: datetime | None = None
     evicted_reason: str | None = None
     override: str | None = None
 
@@ -190,3 +248,8 @@ class Observation:
     def where(self) -> str:
         """The region if it is known, else the cluster; empty before placement."""
         return self.region or self.cluster or ""
+
+    @property
+    def place(self) -> str:
+        """Region and cluster for a reader, such as ``us-east4 (multikueue-dws-worker-us)``."""
+        return f"{self.region} ({self.cluster})" if self.region and self.cluster else self.where

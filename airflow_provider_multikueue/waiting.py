@@ -1,0 +1,117 @@
+"""Why a job waits, in one sentence that changes only when the reason does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from airflow_provider_multikueue.conditions import condition, text_at, told
+from airflow_provider_multikueue.pods import startup_problem
+from airflow_provider_multikueue.regions import SLOW_AFTER, waits_for_queue
+from airflow_provider_multikueue.views import Observation, Phase, RegionCheck, Stage, View
+
+__all__ = ["trouble_sentence", "waiting_sentence"]
+
+NOT_ASKED_AFTER: Final = 10.0  # seconds with quota and without a region asked
+
+
+def waiting_sentence(view: View, seen: Observation) -> str:
+    """Return why the job waits, or empty text when it does not."""
+    if seen.ending is not None:
+        return ""
+    if seen.phase is Phase.SUBMITTED:
+        return _submitted(view, seen)
+    if seen.phase is Phase.QUEUED:
+        return _queued(view, seen)
+    if seen.phase is Phase.PLACING:
+        return _placing(view, seen)
+    if seen.phase is Phase.EVICTED:
+        return f"evicted ({seen.evicted_reason or 'no reason given'}); waiting to be placed again, from zero"
+    if seen.phase is Phase.ADMITTED:
+        return _admitted(view, seen)
+    return ""
+
+
+def _age(view: View, moment: datetime | None) -> float:
+    return view.now - moment.timestamp() if moment else 0.0
+
+
+def _submitted(view: View, seen: Observation) -> str:
+    if view.memory.workload_gone_since is not None:
+        return "its Workload was deleted on the manager, and Kueue makes no other"
+    if _age(view, seen.submitted) > SLOW_AFTER:
+        return (
+            f"Kueue on the manager has made no Workload for more than {SLOW_AFTER:.0f} s: "
+            f"is it running, and does it manage {view.kind.kind}s?"
+        )
+    return "waiting for Kueue on the manager"
+
+
+def _queued(view: View, seen: Observation) -> str:
+    message = told(view.workload, "QuotaReserved")
+    queue = seen.queue or "its queue"
+    if text_at(condition(view.workload, "QuotaReserved"), "reason") == "Inadmissible":
+        if waits_for_queue(message):
+            return f"waiting in {queue}, which takes no jobs now (stopped, or not set up): {message}"
+        return f"cannot be admitted from {queue}: {message}"
+    return f"waiting for quota in {queue}" + (f": {message}" if message else "")
+
+
+def _placing(view: View, seen: Observation) -> str:
+    waited = _age(view, seen.quota_reserved)
+    if not seen.asked:
+        return _nobody_asked(view, waited)
+    if seen.hopeless_since is not None:
+        return "it has quota, but no region can grant it any more: " + _each(seen)
+    if waited > SLOW_AFTER and all(check.stage in (Stage.SILENT, Stage.UNANSWERED) for check in seen.checks):
+        return f"it has quota, but no region has answered for more than {SLOW_AFTER:.0f} s: " + _each(seen)
+    return "it has quota; waiting for a region to grant capacity"
+
+
+def _nobody_asked(view: View, waited: float) -> str:
+    if waited <= NOT_ASKED_AFTER:
+        return "it has quota; the manager is about to ask the regions"
+    away = [worker.where for worker in view.workers.values() if worker.trouble]
+    why = (
+        f"{', '.join(away)} cannot be reached, and the manager asks no region while it waits for one that hangs"
+        if away
+        else "see the MultiKueueClusters and the log of Kueue on the manager"
+    )
+    return f"it has quota, but the manager asks no region: {why}"
+
+
+def _each(seen: Observation) -> str:
+    reasons = {region.cluster: region.reason for region in seen.dead}
+    return "; ".join(f"{check.where}: {reasons.get(check.cluster) or _slow_text(check)}" for check in seen.checks)
+
+
+def _slow_text(check: RegionCheck) -> str:
+    if check.stage is Stage.SILENT:
+        return "no copy of the job has arrived there"
+    if check.stage is Stage.UNANSWERED:
+        return "its Kueue has not looked at the job"
+    return check.text or check.stage.value
+
+
+def _admitted(view: View, seen: Observation) -> str:
+    worker = view.workers.get(seen.cluster or "")
+    problem = startup_problem(worker.pods) if worker else None
+    return f"admitted in {seen.where or 'a worker'}; " + (problem or "waiting for the first container to run")
+
+
+def trouble_sentence(view: View, cluster: str | None) -> str:
+    """Return what cannot be reached that matters now: the manager, or the worker that runs the job."""
+    if view.manager_trouble:
+        since = _clock(view.manager_trouble_since)
+        return f"the manager cannot be reached{since}: {view.manager_trouble}; the job goes on without us"
+    worker = view.workers.get(cluster or "")
+    if worker is not None and worker.trouble:
+        since = _clock(worker.trouble_since)
+        return (
+            f"{worker.where} cannot be reached{since}: {worker.trouble}; Kueue alone decides whether to place it again"
+        )
+    return ""
+
+
+def _clock(since: float | None) -> str:
+    return f" since {datetime.fromtimestamp(since, UTC):%H:%M:%S} UTC" if since is not None else ""
