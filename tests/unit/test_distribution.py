@@ -73,7 +73,8 @@ def test_the_wheel_names_license_and_entry_points(wheel: Path):
 
 def test_the_sdist_has_tests_and_examples(distributions: Path):
     root = f"{PACKAGE}-{__version__}"
-    names = set(tarfile.open(distributions / f"{root}.tar.gz").getnames())
+    with tarfile.open(distributions / f"{root}.tar.gz") as archive:
+        names = set(archive.getnames())
     for path in (
         tracked(PACKAGE) | tracked("example_dags") | {"LICENSE", "README.md", "tests/unit/test_distribution.py"}
     ):
