@@ -16,8 +16,10 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from airflow_provider_multikueue.logs import Line, LogCursor
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.logs import Line, Mark
 
 __all__ = ["RECORD_BYTES", "Block", "Levels", "blocks", "clean", "pieces"]
 
@@ -139,7 +141,7 @@ class Block:
     lines: int
     time: str
     """When its first line was written, or ""."""
-    cursor: LogCursor
+    mark: Mark
     """Where its stream stands once these lines are out."""
 
 
@@ -159,7 +161,7 @@ def blocks(lines: Sequence[Line], levels: Levels, *, prefix: str = "", late: boo
 
 
 def _block(lines: Sequence[Line], texts: Sequence[str], level: int, start: int, end: int) -> Block:
-    return Block(level, "\n".join(texts[start:end]), end - start, lines[start][0], LogCursor(*lines[end - 1][2]))
+    return Block(level, "\n".join(texts[start:end]), end - start, lines[start][0], lines[end - 1][2])
 
 
 def _runs(
