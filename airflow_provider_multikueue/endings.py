@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.exceptions import (
     AdmissionRejectedError,
@@ -25,7 +25,9 @@ from airflow_provider_multikueue.exceptions import (
 )
 from airflow_provider_multikueue.narrate import describe_waiting, duration
 from airflow_provider_multikueue.pods import ContainerEnd, container_ends, node_lost, startup_problem
-from airflow_provider_multikueue.workload import Ending, Observation
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.workload import Ending, Observation
 
 __all__ = [
     "ContainerEnd",
@@ -150,10 +152,10 @@ def _end_text(end: ContainerEnd) -> str:
 
 
 def admission_timed_out(observation: Observation, after: timedelta) -> AdmissionTimeoutError:
-    """Return the error for a job that no region admitted within ``after``: what was tried, and what each region said."""
+    """Return the error for a job that no region admitted within ``after``, with what each region said last."""
     waited = describe_waiting(observation).removeprefix("Waiting: ").rstrip(".")
     return AdmissionTimeoutError(
-        f"Job {_job(observation)} was admitted nowhere within {duration(after.total_seconds())} and was deleted. Last state: {waited}. "
+        f"Job {_job(observation)} was admitted nowhere within {duration(after.total_seconds())}. Last state: {waited}. "
         "This is capacity, not your code: retry later, raise admission_timeout, or ask more regions."
     )
 
@@ -173,6 +175,6 @@ def too_many_dispatches(
         f"{item.get('region') or item.get('cluster')}: {item.get('reason') or 'left'}" for item in dispatches
     )
     return JobEvictedError(
-        f"Job {_job(observation)} was placed {len(dispatches)} times, and max_dispatches is {limit} ({stays}). It was deleted. "
+        f"Job {_job(observation)} was placed {len(dispatches)} times, and max_dispatches is {limit} ({stays}). "
         "The infrastructure moved it, not its code: retry later, or raise max_dispatches."
     )

@@ -72,8 +72,9 @@ MAX_RUN_DURATION: Final = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"
 MAX_EXEC_TIME: Final = "kueue.x-k8s.io/max-exec-time-seconds"
 
 TTL_FLOOR: Final = 3600
-"""Seconds. A worker that removes its copy before the manager has seen it end makes the manager run the job again, so the
-time must outlast an outage of the manager; an hour outlasts a control plane's upgrade. The provider removes ended jobs itself."""
+"""Seconds. A worker that removes its copy before the manager has seen it end makes the manager run the job again, so
+the time must outlast an outage of the manager; an hour outlasts a control plane's upgrade. Ended jobs are removed after
+their report anyway."""
 
 Decision = Literal["adopt", "replace", "foreign", "next_generation"]
 
@@ -170,8 +171,8 @@ def _metadata(job: dict[str, Any]) -> dict[str, Any]:
         _text_map(metadata, field, "metadata")
     if MAX_EXEC_TIME in metadata["labels"]:
         raise ManifestError(
-            f"metadata.labels: {MAX_EXEC_TIME} is refused: each worker starts the job anew when that time is up there, and the "
-            "manager then leaves it suspended without an end. Use execution_timeout, or spec.activeDeadlineSeconds."
+            f"metadata.labels: {MAX_EXEC_TIME} is refused: when that time is up on a worker the job starts anew on "
+            "another, and in the end it stays suspended for ever. Use execution_timeout, or spec.activeDeadlineSeconds."
         )
     return metadata
 
@@ -191,8 +192,8 @@ def _queue(metadata: dict[str, Any], given: str | None, default: str | None) -> 
     queue = given or written or default
     if not queue:
         raise ManifestError(
-            f"queue_name: no LocalQueue is named, and without one the job would run on the manager itself. Set queue_name= on the task, "
-            f"or the label {QUEUE_LABEL} in the manifest, or queue_name in the connection."
+            "queue_name: no LocalQueue is named, and without one the job would run on the manager itself. Set "
+            f"queue_name= on the task, or the label {QUEUE_LABEL} in the manifest, or queue_name in the connection."
         )
     return str(queue)
 
@@ -228,7 +229,8 @@ def _set_run_duration(
     for name, limit in limits.items():
         if isinstance(limit, (int, float)) and seconds < limit:
             notes.append(
-                f"Capacity is asked for {seconds} s only, less than {name} ({limit:g} s): it is taken away when they are over."
+                f"Capacity is asked for {seconds} s only, less than {name} ({limit:g} s): "
+                "it is taken away when they are over."
             )
 
 
@@ -246,8 +248,8 @@ def _hand_to_multikueue(job: dict[str, Any], kind: Kind, notes: list[str]) -> No
     if kind.ttl and isinstance(ttl, int) and ttl < TTL_FLOOR:
         set_at(job, kind.ttl, TTL_FLOOR)
         notes.append(
-            f"{'.'.join(kind.ttl)} was {ttl} and is now {TTL_FLOOR}: a worker that removes the job before the manager has seen its end "
-            "makes it run again. The ended job is removed after its report anyway (cleanup=)."
+            f"{'.'.join(kind.ttl)} was {ttl} and is now {TTL_FLOOR}: a worker that removes the job before the manager "
+            "has seen its end makes it run again. The ended job is removed after its report anyway (cleanup=)."
         )
 
 
@@ -308,8 +310,8 @@ def is_reported(job: Mapping[str, Any] | None) -> bool:
 def adopt_or_replace(existing: Mapping[str, Any], wanted: Mapping[str, Any]) -> Decision:
     """Decide about an object that already has the name of the job to submit.
 
-    ``adopt``: ours and of the same manifest, live or ended without a report. ``replace``: ours, of another manifest or being
-    deleted: delete it, await that, submit. ``next_generation``: ours, ended and reported: take the next name.
+    ``adopt``: ours and of the same manifest, live or ended without a report. ``replace``: ours, of another manifest or
+    being deleted: delete it, await that, submit. ``next_generation``: ours, ended and reported: take the next name.
     ``foreign``: not this task's; never touch it.
     """
     identity = identity_of(existing)

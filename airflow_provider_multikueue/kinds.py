@@ -38,9 +38,9 @@ HASH_SUFFIX = 6  # "-" and five characters, which Kubernetes and Kueue append to
 class Kind:
     """One kind of job.
 
-    ``name_limit`` is the longest name that the kind's own controller bears. ``pod_label`` is the label of its pods whose
-    value is the job's name, ``role_label`` the one that tells their roles apart, ``leader`` the role whose end decides.
-    ``success`` and ``failure`` are types of conditions, or values at ``state`` for the kinds that have none.
+    ``name_limit`` is the longest name that the kind's own controller bears. ``pod_label`` is the label of its pods
+    whose value is the job's name, ``role_label`` the one that tells their roles apart, ``leader`` the role whose end
+    decides. ``success`` and ``failure`` are types of conditions, or values at ``state`` for the kinds that have none.
     ``verdict`` is a path and the value there which means success, for a ``state`` that only says that the job is over.
     """
 

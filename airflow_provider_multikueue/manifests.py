@@ -33,7 +33,8 @@ def parse_manifest(
     """Return the one job-like object in ``source`` as a dict of its own.
 
     ``source`` is YAML or JSON text, a dict, or an object that ``sanitize`` turns into a dict (a client model). ``note``
-    is told of each document that is left out, since MultiKueue copies nothing but the job to the workers. Raises ``ManifestError``.
+    is told of each document that is left out, since MultiKueue copies nothing but the job to the workers.
+    Raises ``ManifestError``.
     """
     if isinstance(source, str):
         documents = _documents(source)
@@ -125,7 +126,7 @@ def _json_types(node: Any, place: str) -> Any:
 
 
 def _texts(node: Any) -> Any:
-    """Render as text the numbers and booleans where Kubernetes wants text: labels, annotations, env values, arguments."""
+    """Render numbers and booleans as text where Kubernetes wants text: labels, annotations, env values, arguments."""
     if isinstance(node, list):
         return [_texts(item) for item in node]
     if not isinstance(node, dict):
@@ -241,7 +242,7 @@ def _bounded(root: Any) -> None:
 
 
 def _keep_texts(node: Any) -> None:
-    """Read what Kubernetes wants as text as it is written: ``1.10`` in an ``env`` value stays ``1.10``, ``no`` stays ``no``."""
+    """Read what Kubernetes wants as text the way it is written: an ``env`` value ``1.10`` or ``no`` stays so."""
     for child in _children(node):
         _keep_texts(child)
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():

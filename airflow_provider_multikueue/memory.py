@@ -33,8 +33,10 @@ def remember(memory: Memory, view: View) -> Memory:
         ),
         inactive_since=_since(memory.inactive_since, view.now, when=is_inactive(view.workload)),
     )
-    cluster = text_at(view.workload, "status", "clusterName")
-    if cluster:
+    if is_true(view.workload, "Evicted") and memory.cluster:
+        reason = memory.of(memory.cluster).cause or told(view.workload, "Evicted")
+        memory = replace(memory, left=memory.cluster, left_reason=reason)
+    if cluster := _chosen(view):
         memory = replace(memory, cluster=cluster)
     if is_true(view.workload, "Admitted"):
         memory = replace(memory, admitted=_epoch(view.workload, "Admitted"))

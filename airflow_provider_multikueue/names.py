@@ -92,7 +92,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The try that may delete the job: the task instance's uuid (Airflow makes a new one when a task is cleared) and its try number."""
+    """The try that may delete the job: the task instance's uuid, which a cleared task gets anew, and its try number."""
 
     ti: str
     attempt: int
@@ -180,7 +180,7 @@ def name_budget(kind: Kind, manifest: Mapping[str, Any] | None = None) -> int:
 
 
 def _jobset_suffix(replicated: Any) -> int:
-    """Return the length of what follows a JobSet's name in its pods' names: job, its index, pod's index, five characters."""
+    """Return the length of what follows a JobSet's name in a pod's name: job, its index, pod's index, five letters."""
     pods = get_at(replicated, ("template", "spec", "completions")) or get_at(
         replicated, ("template", "spec", "parallelism")
     )

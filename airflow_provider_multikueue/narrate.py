@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_provider_multikueue.workload import Observation, Phase, RegionCheck, Stage
@@ -78,6 +78,10 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
+def _stop(text: str) -> str:
+    return f"{text.rstrip('.')}."
+
+
 def _since(now: float | None, moment: datetime | None) -> str:
     return f", {duration(now - moment.timestamp())} so far" if now is not None and moment else ""
 
@@ -96,11 +100,21 @@ def _moves(before: Observation, current: Observation) -> Iterator[Line]:
         left = f" from {before.place}" if before.cluster else ""
         yield (
             logging.WARNING,
-            f"Evicted{left}: {current.evicted_reason or 'no reason given'}. It will start again from zero.",
+            f"Evicted{left}: {_stop(current.evicted_reason or 'no reason given')} It will start again from zero.",
         )
-    elif before.cluster and current.cluster and before.cluster != current.cluster:
-        why = current.evicted_reason or before.evicted_reason or "the manager placed it again"
-        yield logging.WARNING, f"Moved from {before.place} to {current.place}: {why}."
+    elif _arrived(before, current) and (current.came_from or before.cluster):
+        came_from = current.came_from or before.place
+        why = _stop(current.moved_because or before.evicted_reason or "the manager placed it again")
+        how = f"Back in {current.place}" if came_from == current.place else f"Moved from {came_from} to {current.place}"
+        yield logging.WARNING, f"{how}: {why}"
+
+
+def _arrived(before: Observation, current: Observation) -> bool:
+    """Whether the job came to a worker: from the queue, or from another stay."""
+    if not current.phase.placed or current.cluster is None:
+        return False
+    same = (before.cluster, before.admitted) == (current.cluster, current.admitted)
+    return not (before.phase.placed and (same or (before.cluster == current.cluster and before.admitted is None)))
 
 
 def _progress(before: Observation, current: Observation) -> Iterator[Line]:
@@ -112,15 +126,8 @@ def _progress(before: Observation, current: Observation) -> Iterator[Line]:
     if current.phase is Phase.PLACING and current.asked and current.asked != before.asked:
         names = ", ".join(check.where for check in current.checks)
         yield logging.INFO, f"Asking {len(current.asked)} region{'s' if len(current.asked) != 1 else ''}: {names}."
-    arrived = current.phase.placed and current.cluster and current.admitted
-    if arrived and (
-        not before.phase.placed or (before.cluster, before.admitted) != (current.cluster, current.admitted)
-    ):
-        again = "" if before.cluster is None else " again"
-        yield (
-            logging.INFO,
-            f"Admitted{again} in {current.place}{_between(current.submitted, current.admitted)}.",
-        )
+    if _arrived(before, current):
+        yield logging.INFO, f"Admitted in {current.place}{_between(current.submitted, current.admitted)}."
         if current.region is None:
             yield logging.WARNING, _unlisted(current.cluster)
     if current.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
@@ -227,8 +234,3 @@ def _because(current: Observation) -> str:
         return ""
     reason = f"{ending.reason}: {ending.message}" if ending.message and ending.reason not in ending.message else ""
     return (reason or ending.message or ending.reason).rstrip(".")
-
-
-def clock(moment: datetime) -> str:
-    """Return a time of day in UTC for a reader."""
-    return f"{moment.astimezone(UTC):%H:%M:%S} UTC"

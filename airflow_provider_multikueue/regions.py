@@ -29,6 +29,7 @@ PREBUILT: Final = "kueue.x-k8s.io/prebuilt-workload-name"
 LOOP_LENGTH: Final = 3  # rejections in a row that make a loop
 LOOP_AGE: Final = 30.0  # seconds that a copy must live undecided to break it
 STRANDED_AFTER: Final = 20.0  # seconds; a wasted round is over after 8 to 12
+NOT_ASKED_AFTER: Final = 10.0  # seconds with quota and without a region asked
 SLOW_AFTER: Final = 30.0  # seconds without an answer that are worth a word
 
 

@@ -292,6 +292,6 @@ def _by_name(text: str) -> JobPart:
 
 def _unusable(value: object) -> ManifestError:
     return ManifestError(
-        f"job: {str(value)[:80]!r} names no job. Give a report (what MultiKueueJobOperator returns), its job part, JSON text of "
-        "either, or namespace/name of a Job."
+        f"job: {str(value)[:80]!r} names no job. Give a report (what MultiKueueJobOperator returns), its job part, "
+        "JSON text of either, or namespace/name of a Job."
     )

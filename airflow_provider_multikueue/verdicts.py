@@ -7,11 +7,19 @@ from typing import Any, Final
 
 from airflow_provider_multikueue.conditions import condition, is_true, items_at, parse_time, text_at, told, transition
 from airflow_provider_multikueue.kinds import MULTIKUEUE, Outcome, get_at, outcome
-from airflow_provider_multikueue.regions import is_copy, is_inactive, waits_for_queue
+from airflow_provider_multikueue.regions import (
+    NOT_ASKED_AFTER,
+    SLOW_AFTER,
+    STRANDED_AFTER,
+    is_copy,
+    is_inactive,
+    waits_for_queue,
+)
 from airflow_provider_multikueue.views import Ending, EndingKind, Observation, Phase, View, WorkerView
 
-__all__ = ["OVERRIDES", "managers_word", "override"]
+__all__ = ["OVERRIDES", "managers_word", "next_look", "override"]
 
+BREATH: Final = 1.0  # seconds in which the worker's end may still arrive
 FOLLOW_GRACE: Final = 10.0  # seconds in which a healthy manager follows its worker
 GONE_GRACE: Final = 10.0  # seconds for two watches to agree that an object is gone
 DEACTIVATED_GRACE: Final = 10.0  # seconds in which a person may undo a deactivation
@@ -80,7 +88,7 @@ def _job_deleted(view: View, _seen: Observation) -> Ending | None:
     if not view.job_seen or view.job is not None or view.manager_trouble:
         return None
     since = view.memory.job_gone_since
-    if since is not None and view.now - since < 1.0 and is_true(view.workload, "Admitted"):
+    if since is not None and view.now - since < BREATH and is_true(view.workload, "Admitted"):
         return None  # the worker's end may arrive in the same breath
     return Ending(kind="deleted", reason="Deleted", message="the job is gone from the manager")
 
@@ -200,3 +208,26 @@ def override(view: View, seen: Observation) -> tuple[str, Ending] | None:
         if ending is not None:
             return name, ending
     return None
+
+
+def next_look(view: View, seen: Observation) -> float | None:
+    """Return the epoch time at which the same view means something else, by the clock alone; None if it never does."""
+    if seen.ending is not None:
+        return None
+    memory, quota = view.memory, transition(view.workload, "QuotaReserved")
+    ends = [(copy.ended_since, FOLLOW_GRACE) for copy in memory.copies.values()]
+    marks: list[tuple[float | None, float]] = [
+        *ends,
+        (memory.job_gone_since, BREATH),
+        (memory.workload_gone_since, GONE_GRACE),
+        (memory.inactive_since, DEACTIVATED_GRACE),
+        (seen.hopeless_since, HOPELESS_GRACE),
+        (seen.submitted.timestamp() if seen.submitted else None, SLOW_AFTER),
+        *((quota.timestamp() if quota else None, grace) for grace in _QUOTA_GRACES),
+        *((check.since.timestamp() if check.since else None, STRANDED_AFTER) for check in seen.checks),
+    ]
+    times = [since + grace for since, grace in marks if since is not None]
+    return min((time for time in times if time > view.now), default=None)
+
+
+_QUOTA_GRACES: Final = (NOT_ASKED_AFTER, SLOW_AFTER, INADMISSIBLE_GRACE, STOPPED_GRACE)

@@ -23,9 +23,15 @@ __all__ = [
     "Stage",
     "View",
     "WorkerView",
+    "place_of",
 ]
 
 Object = Mapping[str, Any]
+
+
+def place_of(cluster: str | None, region: str | None) -> str:
+    """Return region and cluster for a reader; what is not known is left out."""
+    return f"{region} ({cluster})" if region and cluster else region or cluster or ""
 
 
 class Phase(StrEnum):
@@ -112,6 +118,8 @@ class Memory:
     inactive_since: float | None = None
     cluster: str | None = None  # the manager's last choice
     admitted: float | None = None  # when that choice was admitted
+    left: str | None = None  # the choice before, from which the job was evicted
+    left_reason: str = ""
     used_up: str = ""  # how the run time asked of Dynamic Workload Scheduler was used up
     copies: Mapping[str, CopyMemory] = field(default_factory=dict)
 
@@ -215,7 +223,9 @@ class Observation:
     """What a view means. Times are UTC; ``flavors`` is by pod set and resource.
 
     ``override`` names the rule that made us not believe the manager; ``trouble`` says what cannot be reached;
-    ``hopeless_since`` is set while every region that was asked is dead.
+    ``hopeless_since`` is set while every region that was asked is dead; ``came_from`` is the place that an evicted job
+    left last, and ``moved_because`` why it did; ``recheck`` is the epoch time at which the same view means something
+    else, by the clock alone.
     """
 
     phase: Phase
@@ -240,9 +250,12 @@ class Observation:
     ending: Ending | None = None
     waiting: str = ""
     trouble: str = ""
+    came_from: str = ""
+    moved_because: str = ""
     evicted: datetime | None = None
     evicted_reason: str | None = None
     override: str | None = None
+    recheck: float | None = None
 
     @property
     def where(self) -> str:
@@ -252,4 +265,4 @@ class Observation:
     @property
     def place(self) -> str:
         """Region and cluster for a reader, such as ``us-east4 (multikueue-dws-worker-us)``."""
-        return f"{self.region} ({self.cluster})" if self.region and self.cluster else self.where
+        return place_of(self.cluster, self.region)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
 
 from airflow_provider_multikueue.conditions import condition, text_at, told
 from airflow_provider_multikueue.pods import startup_problem
-from airflow_provider_multikueue.regions import SLOW_AFTER, waits_for_queue
+from airflow_provider_multikueue.regions import NOT_ASKED_AFTER, SLOW_AFTER, waits_for_queue
 from airflow_provider_multikueue.views import Observation, Phase, RegionCheck, Stage, View
 
 __all__ = ["trouble_sentence", "waiting_sentence"]
-
-NOT_ASKED_AFTER: Final = 10.0  # seconds with quota and without a region asked
 
 
 def waiting_sentence(view: View, seen: Observation) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from airflow_provider_multikueue.conditions import is_true, items_at, parse_time, text_at, time_at, told, transition
@@ -17,7 +17,7 @@ from airflow_provider_multikueue.kinds import get_at, outcome
 from airflow_provider_multikueue.memory import remember
 from airflow_provider_multikueue.pods import first_start, running_pods
 from airflow_provider_multikueue.regions import asked_clusters, dead_regions, is_copy, region_checks
-from airflow_provider_multikueue.verdicts import managers_word, override
+from airflow_provider_multikueue.verdicts import managers_word, next_look, override
 from airflow_provider_multikueue.views import (
     CopyMemory,
     DeadRegion,
@@ -30,6 +30,7 @@ from airflow_provider_multikueue.views import (
     Stage,
     View,
     WorkerView,
+    place_of,
 )
 from airflow_provider_multikueue.waiting import trouble_sentence, waiting_sentence
 
@@ -57,7 +58,7 @@ def observe(view: View) -> Observation:
     seen = _placed(view, _basics(view))
     seen = _asked(view, seen)
     seen = _ended(view, seen)
-    seen = replace(seen, trouble=trouble_sentence(view, seen.cluster))
+    seen = replace(seen, trouble=trouble_sentence(view, seen.cluster), recheck=next_look(view, seen))
     return replace(seen, waiting=waiting_sentence(view, seen))
 
 
@@ -75,9 +76,17 @@ def _basics(view: View) -> Observation:
         queue=text_at(workload, "spec", "queueName") or text_at(job, "metadata", "labels", QUEUE_LABEL) or None,
         cluster_queue=text_at(workload, "status", "admission", "clusterQueue") or None,
         priority_class=_priority_class(view),
+        came_from=_came_from(view),
+        moved_because=view.memory.left_reason,
         evicted=transition(workload, "Evicted") if is_true(workload, "Evicted") else None,
         evicted_reason=_evicted_reason(view),
     )
+
+
+def _came_from(view: View) -> str:
+    left = view.memory.left
+    worker = view.workers.get(left or "")
+    return place_of(left, worker.region if worker else None)
 
 
 def _owner_name(workload: Mapping[str, Any] | None) -> str:
@@ -168,7 +177,7 @@ def _pods(worker: WorkerView, admitted: datetime | None) -> list[Mapping[str, An
 
 
 def _runs(view: View, worker: WorkerView, started: datetime | None) -> bool:
-    """Whether a container has run in this dispatch: by its pods where they can be read, else by the manager's counts."""
+    """Whether a container has run in this dispatch: by its pods where they are read, else by the manager's counts."""
     if started is not None and worker.readable:
         return True
     counts = [get_at(view.job, ("status", name)) for name in ("ready", "succeeded", "failed")]
@@ -230,8 +239,12 @@ def _ended(view: View, seen: Observation) -> Observation:
 
 
 def _finished(view: View, ending: Ending) -> datetime | None:
-    """Return when the job itself was over, by the cluster that says so; None for an end that is ours."""
+    """Return when the job was over, by the cluster that says so, or when what ended it was seen."""
     worker = view.workers.get(ending.source.removeprefix("worker:"))
     result = outcome(view.kind, worker.job if worker else view.job)
     at = parse_time(result.at) if result else None
-    return at or (transition(view.workload, "Finished") if is_true(view.workload, "Finished") else None)
+    if at is None:
+        told_by = [name for name in ("Finished", "Evicted") if is_true(view.workload, name)]
+        at = next((transition(view.workload, name) for name in told_by), None)
+    gone = {"deleted": view.memory.job_gone_since, "workload_deleted": view.memory.workload_gone_since}.get(ending.kind)
+    return at or (datetime.fromtimestamp(gone, UTC) if gone is not None else None)
