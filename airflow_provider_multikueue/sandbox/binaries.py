@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from airflow_provider_multikueue.sandbox import manifests
 from airflow_provider_multikueue.sandbox.components import Component, components_for
+from airflow_provider_multikueue.sandbox.manifests import copy_sources
 from airflow_provider_multikueue.sandbox.paths import SandboxError, binaries_root
 from airflow_provider_multikueue.sandbox.toolchain import find_go, go_environment
 
@@ -20,6 +20,7 @@ __all__ = ["Binaries", "ensure_binaries"]
 
 Progress = Callable[[str], None]
 
+_MANIFESTS = "manifests"
 _ROOM_GIB = 6
 _UNREACHABLE = (
     "dial tcp",
@@ -45,8 +46,8 @@ class Binaries:
 
     @property
     def manifests(self) -> Path:
-        """The file with the objects that Kueue's installation creates."""
-        return next(each.folder / manifests.FILE for each in self._components if each.manifests)
+        """The folder with the sources of the objects that Kueue's installation creates."""
+        return next(each.folder / _MANIFESTS for each in self._components if each.manifests)
 
 
 def ensure_binaries(*, kueue: str, progress: Progress) -> Binaries:
@@ -109,7 +110,7 @@ def _build(component: Component, go: Path, progress: Progress) -> None:
     started = time.monotonic()
     _compile(component, go, work, progress)
     if component.manifests:
-        _collect_manifests(go, work, partial / manifests.FILE)
+        _copy_manifests(go, work, partial / _MANIFESTS)
     shutil.rmtree(work)
     partial.rename(component.folder)
     progress(f"built {component.name} in {time.monotonic() - started:.0f} s")
@@ -172,11 +173,11 @@ def _explain(component: Component, log: Path) -> str:
     return f"Building {component.name} failed:\n{tail}\n{remedy}"
 
 
-def _collect_manifests(go: Path, work: Path, target: Path) -> None:
+def _copy_manifests(go: Path, work: Path, target: Path) -> None:
     def module(path: str) -> Path:
         command = [str(go), "list", "-m", "-f", "{{.Dir}}", path]
         done = subprocess.run(command, cwd=work, env=go_environment(go), capture_output=True, text=True, check=True)
         return Path(done.stdout.strip())
 
     kueue, autoscaler = module("sigs.k8s.io/kueue"), module("k8s.io/autoscaler/cluster-autoscaler/apis")
-    manifests.collect(kueue=kueue, autoscaler=autoscaler, target=target)
+    copy_sources(kueue=kueue, autoscaler=autoscaler, target=target)

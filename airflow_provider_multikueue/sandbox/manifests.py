@@ -1,40 +1,63 @@
 """The objects that installing Kueue creates, taken from the Kueue module's own ``config/components``.
 
-``collect`` runs at build time and does for these files what the module's kustomization does: prefix, namespace, patches.
-``render`` runs at each start and points the webhooks at the loopback port that Kueue listens on.
+A build copies these files beside the programs. ``bundle`` does for them, once, what the module's kustomization does: prefix,
+namespace, patches. ``render`` runs at each start and points the webhooks at the loopback port that Kueue listens on.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FILE", "NAMESPACE", "SERVICE_ACCOUNT", "collect", "render"]
+__all__ = ["NAMESPACE", "SERVICE_ACCOUNT", "bundle", "copy_sources", "render"]
 
-FILE = "kueue.json"
 NAMESPACE = "kueue-system"
 SERVICE_ACCOUNT = "kueue-controller-manager"
 _PREFIX = "kueue-"
-_CONFIGURATION = "configuration"
+_BUILT_IN = "extension-apiserver-"
+# The fleet's Kueue cares for jobs; what it has no say in need not wait for it.
+_NOT_MANAGED = {"pods", "deployments", "statefulsets"}
 
 Object = dict[str, Any]
 
 
-def collect(*, kueue: Path, autoscaler: Path, target: Path) -> None:
-    """Write Kueue's installation, its shipped configuration and the ProvisioningRequest definition to ``target``."""
-    parts = kueue / "config" / "components"
-    bundle = {
-        "definitions": [*_definitions(parts / "crd"), *_load(autoscaler / "config" / "crd")],
-        "rights": [_named(each) for each in _listed(parts / "rbac")],
-        "webhooks": _webhooks(parts / "webhook"),
-        "visibility": [_placed(each) for each in _load(parts / "visibility", only="apiservice_")],
-        _CONFIGURATION: next(_load(parts / "manager", only="controller_manager_config")),
+def copy_sources(*, kueue: Path, autoscaler: Path, target: Path) -> None:
+    """Copy what ``bundle`` reads from the two modules to the folder ``target``."""
+    shutil.copytree(kueue / "config" / "components", target / "kueue", copy_function=shutil.copyfile)
+    shutil.copytree(autoscaler / "config" / "crd", target / "autoscaler", copy_function=shutil.copyfile)
+
+
+def bundle(sources: Path) -> Object:
+    """Return Kueue's installation, its shipped configuration and the definition of ProvisioningRequests, as plain JSON.
+
+    The result is kept beside ``sources``, under a name that changes with this module.
+    """
+    version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:10]
+    kept = sources / f"bundle-{version}.json"
+    if not kept.exists():
+        partial = kept.with_name(f"{kept.name}.{os.getpid()}")
+        partial.write_text(json.dumps(_collect(sources / "kueue", sources / "autoscaler")))
+        partial.replace(kept)
+    content: Object = json.loads(kept.read_bytes())
+    return content
+
+
+def _collect(kueue: Path, autoscaler: Path) -> Object:
+    rights = (*_listed(kueue / "rbac"), *_load(kueue / "visibility", only="role_binding"))
+    return {
+        "definitions": [*_definitions(kueue / "crd"), *_load(autoscaler)],
+        "rights": [_named(each) for each in rights],
+        "webhooks": _webhooks(kueue / "webhook"),
+        "visibility": [_placed(each) for each in _load(kueue / "visibility", only="apiservice_")],
+        "configuration": next(_load(kueue / "manager", only="controller_manager_config")),
     }
-    target.write_text(json.dumps(bundle))
 
 
 def render(bundle: dict[str, Any], *, url: str, authority: bytes) -> tuple[list[Object], list[Object]]:
@@ -45,9 +68,14 @@ def render(bundle: dict[str, Any], *, url: str, authority: bytes) -> tuple[list[
         if hook := each["spec"].get("conversion", {}).get("webhook"):
             hook["clientConfig"] = {"url": f"{url}/convert", "caBundle": ca}
     for each in webhooks:
+        each["webhooks"] = [hook for hook in each["webhooks"] if not _NOT_MANAGED & set(_resources(hook))]
         for hook in each["webhooks"]:
             hook["clientConfig"] = {"url": url + hook["clientConfig"]["service"]["path"], "caBundle": ca}
     return definitions, [*bundle["rights"], *webhooks]
+
+
+def _resources(hook: Object) -> Iterator[str]:
+    return (resource for rule in hook["rules"] for resource in rule["resources"])
 
 
 def _definitions(folder: Path) -> Iterator[Object]:
@@ -71,7 +99,7 @@ def _named(each: Object) -> Object:
     _placed(each)
     each["metadata"]["name"] = _PREFIX + each["metadata"]["name"]
     for reference in [each.get("roleRef"), *each.get("subjects", [])]:
-        if reference:
+        if reference and not reference["name"].startswith(_BUILT_IN):
             reference["name"] = _PREFIX + reference["name"]
     for rule in each.get("rules", []):
         names = rule.get("resourceNames", [])

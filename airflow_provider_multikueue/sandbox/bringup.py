@@ -1,0 +1,206 @@
+"""Makes a fleet out of nothing: certificates, programs, Kueue's installation, queues, and how to reach it all.
+
+All clusters come up side by side. Each step starts as soon as what it needs is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow_provider_multikueue.sandbox import manifests, objects
+from airflow_provider_multikueue.sandbox.access import access_files
+from airflow_provider_multikueue.sandbox.binaries import Binaries
+from airflow_provider_multikueue.sandbox.clusters import (
+    KUEUE_CERTIFICATE,
+    PORTS_OF_CLUSTER,
+    PORTS_OF_ETCD,
+    Cluster,
+    Etcd,
+    Ports,
+)
+from airflow_provider_multikueue.sandbox.files import write_private
+from airflow_provider_multikueue.sandbox.pki import Authority
+from airflow_provider_multikueue.sandbox.ports import claim_ports
+from airflow_provider_multikueue.sandbox.rest import Rest, until
+from airflow_provider_multikueue.sandbox.services import Program
+from airflow_provider_multikueue.sandbox.spec import MANAGER, FleetSpec, Worker
+
+__all__ = ["BringUp"]
+
+Object = dict[str, Any]
+
+_PATIENCE = 120.0
+
+
+class _Starter(Protocol):
+    async def start(self, programs: Iterable[Program]) -> None: ...
+    def say(self, text: str) -> None: ...
+
+
+class BringUp:
+    """One start of a fleet in ``folder``, its programs handed to ``starter``."""
+
+    def __init__(self, folder: Path, spec: FleetSpec, binaries: Binaries, starter: _Starter) -> None:
+        self._folder, self._spec, self._binaries, self._starter = folder, spec, binaries, starter
+        self._bundle: Object = manifests.bundle(binaries.manifests)
+        # The one program that reads only the older form of RSA keys is the part of Kueue that checks its certificate.
+        self._kueue_authority = Authority("kueue-ca", folder / "pki" / "kueue", classic=True)
+        self._webhook = self._kueue_authority.server("webhook", names=[KUEUE_CERTIFICATE])
+        self._kueue_overrides = objects.kueue_configuration(spec)
+
+        self._clusters: dict[str, Cluster] = {}
+
+    async def run(self) -> None:
+        """Return when a job that is submitted to the manager would run."""
+        self._clusters = clusters = await self._start_servers()
+        async with asyncio.TaskGroup() as tasks:
+            manager = tasks.create_task(self._install(clusters[MANAGER]))
+            workers = [
+                tasks.create_task(self._worker(worker, clusters[worker.region])) for worker in self._spec.workers
+            ]
+        self._starter.say("all clusters run Kueue")
+        await self._join(clusters, [task.result() for task in workers])
+        manager.result()
+        access_files(self._folder, self._spec, clusters)
+
+    async def namespace(self, name: str) -> None:
+        """Make the namespace ``name`` with a queue on all clusters."""
+
+        async def make(cluster: Cluster) -> None:
+            async with self._rest(cluster) as rest:
+                await rest.create([objects.namespace(name)])
+                await rest.create([objects.queue(objects.LOCAL_QUEUE, name)])
+
+        await asyncio.gather(*map(make, self._clusters.values()))
+
+    async def forget_namespace(self, name: str) -> None:
+        """Delete the namespace ``name``, and what is in it, on all clusters, the manager first."""
+        for cluster in self._clusters.values():
+            async with self._rest(cluster) as rest:
+                await rest.request("DELETE", f"/api/v1/namespaces/{name}")
+
+    async def _start_servers(self) -> dict[str, Cluster]:
+        keys = self._spec.clusters
+        ports = claim_ports(self._folder, PORTS_OF_ETCD + PORTS_OF_CLUSTER * len(keys))
+        etcd = Etcd(self._folder, self._binaries, [ports.pop() for _ in range(PORTS_OF_ETCD)])
+        await self._starter.start([etcd.program])
+        contexts = {worker.region: worker.context for worker in self._spec.workers} | {
+            MANAGER: self._spec.manager_context
+        }
+        clusters = {}
+        for key in keys:
+            mine = Ports(*(ports.pop() for _ in range(PORTS_OF_CLUSTER)))
+            clusters[key] = Cluster(
+                key, context=contexts[key], folder=self._folder, binaries=self._binaries, ports=mine, etcd=etcd
+            )
+            await self._starter.start([clusters[key].api_server()])
+        await self._start_agent(clusters)
+        self._starter.say(f"started etcd and {len(keys)} API servers")
+        return clusters
+
+    async def _install(self, cluster: Cluster) -> None:
+        """Return when the cluster's Kueue is ready."""
+        async with self._rest(cluster) as rest:
+            await until(rest.ready, seconds=_PATIENCE, what=f"The API server of {cluster.key} did not become ready")
+            definitions, rest_of_it = manifests.render(
+                self._bundle,
+                url=f"https://127.0.0.1:{cluster.ports.webhook}",
+                authority=self._kueue_authority.pair.certificate.read_bytes(),
+            )
+            await rest.create([objects.namespace(manifests.NAMESPACE), *definitions])
+            secret = objects.kueue_certificate_secret(self._kueue_authority.pair, self._webhook)
+            await rest.create([secret, *(each for each in rest_of_it if "webhooks" not in each)])
+            await self._until_served(rest, definitions, cluster)
+            kueue = cluster.kueue(self._bundle["configuration"], self._kueue_overrides, self._webhook)
+            await self._starter.start([kueue, cluster.controller_manager(), cluster.scheduler()])
+            # The webhooks come last: until Kueue listens, they would refuse everything.
+            await self._until_kueue(cluster)
+            await rest.create([each for each in rest_of_it if "webhooks" in each])
+
+    async def _until_served(self, rest: Rest, definitions: Iterable[Object], cluster: Cluster) -> None:
+        for each in definitions:
+            version = next(version["name"] for version in each["spec"]["versions"] if version["storage"])
+            path = f"/apis/{each['spec']['group']}/{version}/{each['spec']['names']['plural']}?limit=1"
+
+            async def served(path: str = path) -> bool:
+                status, _ = await rest.request("GET", path)
+                return status == 200
+
+            await until(served, seconds=_PATIENCE, what=f"{cluster.key} did not serve {each['metadata']['name']}")
+
+    async def _until_kueue(self, cluster: Cluster) -> None:
+        import aiohttp  # noqa: PLC0415
+
+        async def ready() -> bool:
+            try:
+                async with session.get(f"http://127.0.0.1:{cluster.ports.health}/readyz") as answer:
+                    return answer.status == 200
+            except (OSError, aiohttp.ClientError):
+                return False
+
+        async with aiohttp.ClientSession() as session:
+            await until(ready, seconds=_PATIENCE, what=f"Kueue of {cluster.key} did not become ready")
+
+    async def _worker(self, worker: Worker, cluster: Cluster) -> list[Object]:
+        """Return what to tell the manager of a worker that is ready for its jobs."""
+        await self._install(cluster)
+        async with self._rest(cluster) as rest:
+            await rest.create([*objects.worker_access(), *objects.worker_objects(self._spec)])
+            path = f"/api/v1/namespaces/{manifests.NAMESPACE}/serviceaccounts/{objects.MULTIKUEUE_ACCOUNT}/token"
+            _, answer = await rest.request("POST", path, {"spec": {"expirationSeconds": 365 * 86400}})
+        return objects.manager_cluster(worker, cluster.token_kubeconfig(answer["status"]["token"]))
+
+    async def _join(self, clusters: dict[str, Cluster], workers: list[list[Object]]) -> None:
+        async with self._rest(clusters[MANAGER]) as rest:
+            joined = [each for worker in workers for each in worker]
+            await rest.create([*joined, *objects.manager_objects(self._spec)])
+            for each in joined:
+                if each["kind"] == "MultiKueueCluster":
+                    await self._until_active(rest, each)
+            queue = objects.manager_objects(self._spec)
+            await self._until_active(rest, next(each for each in queue if each["kind"] == "ClusterQueue"))
+
+    async def _until_active(self, rest: Rest, each: Object) -> None:
+        async def active() -> bool:
+            conditions = (await rest.get(each)).get("status", {}).get("conditions", [])
+            return any(condition["type"] == "Active" and condition["status"] == "True" for condition in conditions)
+
+        await until(
+            active, seconds=_PATIENCE, what=f"The {each['kind']} {each['metadata']['name']} did not become active"
+        )
+
+    async def _start_agent(self, clusters: dict[str, Cluster]) -> None:
+        workers = []
+        for worker in self._spec.workers:
+            cluster = clusters[worker.region]
+            kubelet = cluster.kubelet_server()
+            access = json.dumps(cluster.admin_kubeconfig())
+            workers.append(
+                {
+                    "region": worker.region,
+                    "zones": worker.zones,
+                    "gpus": self._spec.gpus,
+                    "nodes": self._spec.nodes,
+                    "kubeconfig": str(write_private(self._folder / "pki" / worker.region / "agent.kubeconfig", access)),
+                    "certificate": str(kubelet.certificate),
+                    "key": str(kubelet.key),
+                    "client_authority": str(cluster.authority),
+                    "port": cluster.ports.kubelet,
+                    "state_dir": str(self._folder / "run" / "nodes" / worker.region),
+                }
+            )
+        configuration = {"socket": str(self._folder / "agent.sock"), "workers": workers}
+        path = write_private(self._folder / "pki" / "agent.json", json.dumps(configuration))
+        command = [sys.executable, "-m", "airflow_provider_multikueue.sandbox.agent", str(path)]
+        log, home = self._folder / "logs" / "agent.log", self._folder / "run" / "agent"
+        paths = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        await self._starter.start([Program(name="agent", command=command, log=log, folder=home, environment=paths)])
+
+    def _rest(self, cluster: Cluster) -> Rest:
+        return Rest(server=cluster.server, authority=cluster.authority, pair=cluster.admin)

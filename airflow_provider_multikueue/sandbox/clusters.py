@@ -1,0 +1,225 @@
+"""How each program of a fleet is started: command lines, certificates, configuration files.
+
+Everything listens on loopback with TLS and asks for credentials that are made anew at each start.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_multikueue.sandbox.binaries import Binaries
+from airflow_provider_multikueue.sandbox.files import write_private
+from airflow_provider_multikueue.sandbox.manifests import NAMESPACE, SERVICE_ACCOUNT
+from airflow_provider_multikueue.sandbox.pki import Authority, Pair, kubeconfig, signing_key
+from airflow_provider_multikueue.sandbox.services import Program
+
+__all__ = ["PORTS_OF_CLUSTER", "PORTS_OF_ETCD", "Cluster", "Etcd", "Ports"]
+
+PORTS_OF_ETCD = 2
+PORTS_OF_CLUSTER = 6
+KUEUE_CERTIFICATE = "kueue-webhook-service.kueue-system.svc"
+
+# What jobs, their pods and their clean-up need; a fleet without services, volumes and certificates is smaller.
+_CONTROLLERS = (
+    "job-controller",
+    "namespace-controller",
+    "garbage-collector-controller",
+    "pod-garbage-collector-controller",
+    "ttl-after-finished-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "root-ca-certificate-publisher-controller",
+    "clusterrole-aggregation-controller",
+    "node-lifecycle-controller",
+    "taint-eviction-controller",
+)
+_NO_ADMISSION = ("DefaultStorageClass", "StorageObjectInUseProtection", "PersistentVolumeClaimResize")
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports on loopback of one cluster."""
+
+    api: int
+    webhook: int
+    metrics: int
+    health: int
+    visibility: int
+    kubelet: int
+
+
+class Etcd:
+    """The one etcd that holds all clusters, each below a prefix."""
+
+    def __init__(self, folder: Path, binaries: Binaries, ports: list[int]) -> None:
+        authority = Authority("etcd", folder / "pki" / "etcd")
+        self._server = authority.server("server")
+        self.client = authority.client("client", "kube-apiserver")
+        self.authority = authority.pair.certificate
+        self.url, peer = (f"https://127.0.0.1:{port}" for port in ports)
+        self.program = Program(
+            name="etcd",
+            log=folder / "logs" / "etcd.log",
+            folder=folder / "run" / "etcd",
+            command=[
+                str(binaries.program("etcd")),
+                "--name=sandbox",
+                "--data-dir=data",
+                "--unsafe-no-fsync",  # the data does not survive the fleet anyway
+                "--auto-compaction-retention=5m",
+                "--quota-backend-bytes=4294967296",
+                f"--listen-client-urls={self.url}",
+                f"--advertise-client-urls={self.url}",
+                f"--listen-peer-urls={peer}",
+                f"--initial-advertise-peer-urls={peer}",
+                f"--initial-cluster=sandbox={peer}",
+                *_etcd_tls("", self._server, self.authority),
+                *_etcd_tls("peer-", self._server, self.authority),
+                "--log-level=warn",
+            ],
+        )
+
+
+def _etcd_tls(part: str, pair: Pair, authority: Path) -> list[str]:
+    return [
+        f"--{part}cert-file={pair.certificate}",
+        f"--{part}key-file={pair.key}",
+        f"--{part}trusted-ca-file={authority}",
+        f"--{part}client-cert-auth",
+    ]
+
+
+class Cluster:
+    """One cluster of the fleet: an API server, its controllers and scheduler, and Kueue."""
+
+    def __init__(self, key: str, *, context: str, folder: Path, binaries: Binaries, ports: Ports, etcd: Etcd) -> None:
+        self.key, self.context, self.ports = key, context, ports
+        self.server = f"https://127.0.0.1:{ports.api}"
+        self._root, self._binaries, self._etcd = folder, binaries, etcd
+        self._pki = folder / "pki" / key
+        self._authority = Authority(f"{key}-ca", self._pki)
+        self._front = Authority(f"{key}-front-proxy-ca", self._pki / "front-proxy")
+        self.authority = self._authority.pair.certificate
+        self.admin = self._authority.client("admin", "sandbox-admin", groups=["system:masters"])
+        self._signing_key = signing_key(self._pki / "service-account.key")
+
+    def kubelet_server(self) -> Pair:
+        """Issue the certificate that the node agent serves pods' logs with."""
+        return self._authority.server("kubelet-server")
+
+    def admin_kubeconfig(self) -> dict[str, Any]:
+        """Return a kubeconfig with all rights."""
+        return kubeconfig(server=self.server, authority=self.authority, context=self.context, pair=self.admin)
+
+    def token_kubeconfig(self, token: str) -> dict[str, Any]:
+        """Return a kubeconfig for the holder of ``token``."""
+        return kubeconfig(server=self.server, authority=self.authority, context=self.context, token=token)
+
+    def api_server(self) -> Program:
+        """Return how to start the API server."""
+        serving = self._authority.server("apiserver", names=["kubernetes.default.svc", "kubernetes.default"])
+        kubelet = self._authority.client("kubelet-client", "kube-apiserver", groups=["system:masters"])
+        front = self._front.client("client", "front-proxy")
+        etcd = self._etcd
+        return self._program(
+            "kube-apiserver",
+            f"--etcd-servers={etcd.url}",
+            f"--etcd-prefix=/{self.key}",
+            f"--etcd-cafile={etcd.authority}",
+            f"--etcd-certfile={etcd.client.certificate}",
+            f"--etcd-keyfile={etcd.client.key}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            "--endpoint-reconciler-type=none",  # it would publish the address, and a loopback one is refused
+            f"--secure-port={self.ports.api}",
+            f"--tls-cert-file={serving.certificate}",
+            f"--tls-private-key-file={serving.key}",
+            f"--client-ca-file={self.authority}",
+            "--authorization-mode=Node,RBAC",
+            f"--disable-admission-plugins={','.join(_NO_ADMISSION)}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={self._signing_key}",
+            f"--service-account-signing-key-file={self._signing_key}",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            f"--kubelet-client-certificate={kubelet.certificate}",
+            f"--kubelet-client-key={kubelet.key}",
+            f"--kubelet-certificate-authority={self.authority}",
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--requestheader-client-ca-file={self._front.pair.certificate}",
+            "--requestheader-allowed-names=front-proxy",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            f"--proxy-client-cert-file={front.certificate}",
+            f"--proxy-client-key-file={front.key}",
+            "--enable-priority-and-fairness=false",
+            "--profiling=false",
+        )
+
+    def controller_manager(self) -> Program:
+        """Return how to start the controllers of Kubernetes."""
+        return self._program(
+            "kube-controller-manager",
+            f"--kubeconfig={self._kubeconfig('controller-manager', 'system:kube-controller-manager')}",
+            f"--controllers={','.join(_CONTROLLERS)}",
+            f"--service-account-private-key-file={self._signing_key}",
+            f"--root-ca-file={self.authority}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            "--profiling=false",
+            "--kube-api-qps=100",
+            "--kube-api-burst=200",
+        )
+
+    def scheduler(self) -> Program:
+        """Return how to start the scheduler."""
+        return self._program(
+            "kube-scheduler",
+            f"--kubeconfig={self._kubeconfig('scheduler', 'system:kube-scheduler')}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            "--profiling=false",
+        )
+
+    def kueue(self, shipped: dict[str, Any], overrides: dict[str, Any], webhook: Pair) -> Program:
+        """Return how to start Kueue with its shipped configuration, changed by ``overrides`` and for loopback."""
+        home = self._root / "run" / f"{self.key}-kueue"
+        for name, text in zip(("tls.crt", "tls.key"), webhook.texts, strict=True):
+            write_private(home / "webhook" / name, text)
+        configuration = shipped | self._kueue_configuration(home) | overrides
+        write_private(home / "configuration.json", json.dumps(configuration))
+        user = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}")
+        return self._program(
+            "kueue",
+            "--config=configuration.json",
+            f"--kubeconfig={self._kubeconfig('kueue', user, *groups)}",
+            "--zap-log-level=2",
+        )
+
+    def _kueue_configuration(self, home: Path) -> dict[str, Any]:
+        ports = self.ports
+        return {
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{ports.health}"},
+            "metrics": {"bindAddress": f"127.0.0.1:{ports.metrics}"},
+            "webhook": {"host": "127.0.0.1", "port": ports.webhook, "certDir": str(home / "webhook")},
+            "leaderElection": {"leaderElect": False},
+            "visibilityServer": {"bindAddress": "127.0.0.1", "bindPort": ports.visibility},
+        }
+
+    def _kubeconfig(self, file: str, user: str, *groups: str) -> Path:
+        pair = self._authority.client(file, user, groups=groups)
+        content = kubeconfig(server=self.server, authority=self.authority, context=self.context, pair=pair)
+        return write_private(self._pki / f"{file}.kubeconfig", json.dumps(content))
+
+    def _program(self, name: str, *arguments: str) -> Program:
+        full = f"{self.key}-{name.removeprefix('kube-')}"
+        return Program(
+            name=full,
+            command=[str(self._binaries.program(name)), *arguments],
+            log=self._root / "logs" / f"{full}.log",
+            folder=self._root / "run" / full,
+        )
