@@ -48,7 +48,7 @@ REVOKED_EARLY_TEXT = "Capacity was revoked by the region."
 class Script:
     """How a region answers until it is told otherwise; plain JSON through :meth:`to_json`.
 
-    ``grant`` gives capacity after ``after`` seconds, while ``gpus`` lasts (None: without limit). ``fail`` fails requests
+    ``grant`` gives capacity after ``after`` seconds, while ``gpus`` lasts (None: no limit). ``fail`` fails requests
     after the same time, with ``text``. ``starve`` accepts and never answers. Waiting requests are told an ETA ``eta``
     seconds ahead. A granted request's booking expires after ``booking`` seconds, and its capacity is revoked after its
     own ``maxRunDurationSeconds``.
