@@ -9,7 +9,7 @@ The coroutines work in a triggerer, in a worker inside ``asyncio.run``, and unde
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -53,6 +53,7 @@ __all__ = [
     "TaskInstanceKeys",
     "TriggerEvent",
     "base_url",
+    "connection_form_widgets",
     "conf",
     "get_connection",
     "mask_secrets",
@@ -182,3 +183,23 @@ def base_url() -> str | None:
     section = "webserver" if AIRFLOW_2 else "api"  # until 2.11 goes
     url: str = conf.get(section, "base_url", fallback="") or ""
     return url.rstrip("/") or None
+
+
+def connection_form_widgets(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the form fields of 2.11 for the ``conn-fields`` of the metadata, which 3.x reads itself; goes with 2.11."""
+    from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget, BS3TextAreaFieldWidget, BS3TextFieldWidget
+    from wtforms import BooleanField, PasswordField, StringField, TextAreaField
+
+    def widget(schema: Mapping[str, Any], words: dict[str, str]) -> Any:
+        if "boolean" in schema["type"]:
+            return BooleanField(**words)
+        if "object" in schema["type"]:
+            return TextAreaField(**words, widget=BS3TextAreaFieldWidget())
+        if schema.get("format") == "password":
+            return PasswordField(**words, widget=BS3PasswordFieldWidget())
+        return StringField(**words, widget=BS3TextFieldWidget())
+
+    return {
+        name: widget(field["schema"], {"label": field["label"], "description": field["description"]})
+        for name, field in fields.items()
+    }

@@ -56,6 +56,14 @@ class MultiKueueHook(BaseHook):
         self.multikueue_conn_id = multikueue_conn_id
 
     @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """Return the fields of the connection form of Airflow 2.11."""
+        from airflow_provider_multikueue._compat import connection_form_widgets
+        from airflow_provider_multikueue.get_provider_info import get_provider_info
+
+        return connection_form_widgets(get_provider_info()["connection-types"][0]["conn-fields"])
+
+    @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
         """Return what the connection form of Airflow 2.11 hides."""
         from airflow_provider_multikueue.get_provider_info import get_provider_info

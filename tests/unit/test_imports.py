@@ -21,7 +21,7 @@ PROVIDER = [
 
 def loaded_by(statement: str, *, after: str = "") -> set[str]:
     """Return the names of the modules that ``statement`` loads, not counting those that ``after`` has loaded."""
-    program = f"import sys\n{after}\nbefore = set(sys.modules)\n{statement}\nimport json\n"
+    program = f"import json, sys\n{after}\nbefore = set(sys.modules)\n{statement}\n"
     program += "print(json.dumps(sorted(set(sys.modules) - before)))"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))
