@@ -186,7 +186,7 @@ def base_url() -> str | None:
 
 
 def connection_form_widgets(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the form fields of 2.11 for the ``conn-fields`` of the metadata, which 3.x reads itself. Until 2.11 goes."""
+    """Return the form fields for the metadata's ``conn-fields``, which 3.x reads itself; until 2.11 goes."""
     from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget, BS3TextAreaFieldWidget, BS3TextFieldWidget
     from wtforms import BooleanField, PasswordField, StringField, TextAreaField
 
