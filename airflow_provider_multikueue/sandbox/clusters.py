@@ -170,6 +170,7 @@ class Cluster:
             "--leader-elect=false",
             "--secure-port=0",
             "--profiling=false",
+            "--use-service-account-credentials=true",
             "--kube-api-qps=100",
             "--kube-api-burst=200",
         )
