@@ -41,8 +41,8 @@ LEASE_NAMESPACE = "kube-node-lease"
 class NodeAgent:
     """Runs ``nodes`` nodes that share ``gpus`` GPUs and are spread over ``zones``, in the region's cluster.
 
-    ``tls`` is for the kubelet endpoint on 127.0.0.1:``port``, which answers the API server alone. Below ``state_dir`` are
-    the pods' private files, and in ``kept-logs`` a copy of each container's output that stays when the pod is gone.
+    ``tls`` is for the kubelet endpoint on 127.0.0.1:``port``, which answers the API server alone. Below ``state_dir``
+    are the pods' private files, and in ``kept-logs`` a copy of each container's output that stays when the pod is gone.
     `COMMANDS` are the methods that the sandbox's control channel may call, with plain types in and out.
     """
 
@@ -141,19 +141,20 @@ class NodeAgent:
 
     async def _keep_alive(self, name: str) -> None:
         while True:
-            pause = HEARTBEAT_SECONDS
+            settled = True
             try:
                 if name not in self._reclaimed:
-                    await self._beat(name)
+                    settled = await self._beat(name)
             except ApiError as error:
                 log.warning("Node %s: %s", name, error)
-                pause = RETRY_SECONDS
+                settled = False
+            pause = HEARTBEAT_SECONDS if settled else RETRY_SECONDS
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._beats[name].wait(), pause)
             self._beats[name].clear()
 
-    async def _beat(self, name: str) -> None:
-        """Renew the node's lease, and its registration where that is needed."""
+    async def _beat(self, name: str) -> bool:
+        """Renew the node's lease, and its registration where that is needed; return whether pods can be bound to it."""
         node = await self._registered(name)
         try:
             await self.cluster.patch(LEASES, name, lease_renewal(), LEASE_NAMESPACE)
@@ -161,9 +162,14 @@ class NodeAgent:
             if error.status != 404:
                 raise
             await self.cluster.create(LEASES, lease(name, node["metadata"]["uid"]), LEASE_NAMESPACE)
+        return is_ready(node)
 
     async def _registered(self, name: str) -> dict[str, Any]:
-        """Return the Node, made or made ready again if need be."""
+        """Return the Node, made or told to be ready again if need be.
+
+        The latter also when only its taint says otherwise: the control plane takes that off at a change of the node,
+        and does not try again when this fails, as it does in the first moments of a cluster.
+        """
         self._version = self._version or str((await self.cluster.version())["gitVersion"])
         wanted = node_object(
             name,

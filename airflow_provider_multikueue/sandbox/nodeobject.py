@@ -9,6 +9,7 @@ __all__ = ["allocatable", "is_ready", "lease", "lease_renewal", "node_object", "
 
 ACCELERATOR = "nvidia-tesla-t4"
 LEASE_SECONDS = 40
+UNREADY_TAINTS = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 CPUS, MEMORY, PODS = "64", "256Gi", "500"
 """Of one node. More than the machine has: the sandbox's pods are bound by GPUs, as the real ones are."""
 
@@ -86,9 +87,10 @@ def _condition(kind: str, status: str, reason: str, now: str) -> dict[str, str]:
 
 
 def is_ready(node: dict[str, Any]) -> bool:
-    """Return whether the API server holds the node for ready."""
+    """Return whether the control plane holds the node for ready and lets pods onto it."""
     conditions = node.get("status", {}).get("conditions", ())
-    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+    ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+    return ready and not any(taint["key"] in UNREADY_TAINTS for taint in node["spec"].get("taints", ()))
 
 
 def lease(name: str, uid: str) -> dict[str, Any]:

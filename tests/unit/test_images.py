@@ -95,7 +95,16 @@ def test_the_seeds_image_ends_as_its_flags_say() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("0", 0), ("1h15m30.918s", 4530.918), ("1.5m", 90), (".5s", 0.5), ("2us", 2e-6), ("3µs", 3e-6), ("-1s", -1), ("+7ns", 7e-9)],
+    [
+        ("0", 0),
+        ("1h15m30.918s", 4530.918),
+        ("1.5m", 90),
+        (".5s", 0.5),
+        ("2us", 2e-6),
+        ("3µs", 3e-6),
+        ("-1s", -1),
+        ("+7ns", 7e-9),
+    ],
 )
 def test_go_durations(text: str, seconds: float) -> None:
     assert parse_go_duration(text) == pytest.approx(seconds)

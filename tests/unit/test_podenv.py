@@ -92,7 +92,10 @@ def test_whole_objects_and_keys_are_read() -> None:
     key = {"secretKeyRef": {"name": "token", "key": "value"}}
     env = env_of(
         [{"name": "TOKEN", "valueFrom": key}],
-        envFrom=[{"configMapRef": {"name": "settings"}, "prefix": "P_"}, {"secretRef": {"name": "none", "optional": True}}],
+        envFrom=[
+            {"configMapRef": {"name": "settings"}, "prefix": "P_"},
+            {"secretRef": {"name": "none", "optional": True}},
+        ],
     )
     assert env == {"PATH": "/bin", "P_mode": "fast", "TOKEN": "hush"}
 
@@ -123,7 +126,12 @@ def test_references_are_collected_from_containers_and_volumes() -> None:
         "spec": {
             "initContainers": [{"envFrom": [{"configMapRef": {"name": "a"}}]}],
             "containers": [
-                {"env": [{"name": "x", "valueFrom": {"secretKeyRef": {"name": "b", "key": "k"}}}, {"name": "y", "value": "z"}]}
+                {
+                    "env": [
+                        {"name": "x", "valueFrom": {"secretKeyRef": {"name": "b", "key": "k"}}},
+                        {"name": "y", "value": "z"},
+                    ]
+                }
             ],
             "volumes": [{"configMap": {"name": "c"}}, {"secret": {"secretName": "d"}}, {"emptyDir": {}}],
         }
@@ -133,7 +141,15 @@ def test_references_are_collected_from_containers_and_volumes() -> None:
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("1", "1"), ("100m", "0.1"), ("1Gi", str(1024**3)), ("1.5k", "1500"), ("2e3", "2000"), ("1E", str(10**18)), (3, "3")],
+    [
+        ("1", "1"),
+        ("100m", "0.1"),
+        ("1Gi", str(1024**3)),
+        ("1.5k", "1500"),
+        ("2e3", "2000"),
+        ("1E", str(10**18)),
+        (3, "3"),
+    ],
 )
 def test_quantities(text: object, number: str) -> None:
     assert parse_quantity(text) == Decimal(number)

@@ -31,8 +31,15 @@ def records(*states: Any) -> list[ContainerRecord]:
 
 
 def pod(policy: str, main: int, init: tuple[str, ...] = ()) -> dict[str, Any]:
-    inits = [{"name": f"c{index}", **({"restartPolicy": "Always"} if kind == "sidecar" else {})} for index, kind in enumerate(init)]
-    spec = {"restartPolicy": policy, "containers": [{"name": f"c{index}"} for index in range(main)], "initContainers": inits}
+    inits = [
+        {"name": f"c{index}", **({"restartPolicy": "Always"} if kind == "sidecar" else {})}
+        for index, kind in enumerate(init)
+    ]
+    spec = {
+        "restartPolicy": policy,
+        "containers": [{"name": f"c{index}"} for index in range(main)],
+        "initContainers": inits,
+    }
     return {"metadata": {"generation": 1}, "spec": spec}
 
 
@@ -58,7 +65,13 @@ def test_phase_without_init_containers(policy: str, states: list[Any], phase: st
 
 @pytest.mark.parametrize(
     ("state", "phase"),
-    [(RUNNING, "Running"), (ended(0), "Succeeded"), (ended(143), "Failed"), (WAITING, "Failed"), (crashing(1), "Failed")],
+    [
+        (RUNNING, "Running"),
+        (ended(0), "Succeeded"),
+        (ended(143), "Failed"),
+        (WAITING, "Failed"),
+        (crashing(1), "Failed"),
+    ],
 )
 def test_phase_of_a_pod_that_is_being_stopped(state: Any, phase: str) -> None:
     assert pod_phase(pod("Always", 1), [], records(state), ending=True) == phase
@@ -82,7 +95,9 @@ def test_a_sidecar_does_not_count_for_the_phase() -> None:
     assert pod_phase(pod("Never", 1, ("sidecar",)), records(RUNNING), records(ended(0)), ending=False) == "Succeeded"
 
 
-def status_of(the_pod: dict[str, Any], init: list[ContainerRecord], main: list[ContainerRecord], **more: Any) -> dict[str, Any]:
+def status_of(
+    the_pod: dict[str, Any], init: list[ContainerRecord], main: list[ContainerRecord], **more: Any
+) -> dict[str, Any]:
     options: dict[str, Any] = {"ending": False, "verdict": None, "previous": {}, **more}
     place = Place(ip="127.1.1.1", host_ip="127.0.0.1", allocatable={})
     return pod_status(the_pod, init, main, now=NOW, started=BEFORE, place=place, **options)
@@ -94,9 +109,9 @@ def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
 
 def test_conditions_of_a_running_pod() -> None:
     status = status_of(pod("Never", 1), [], records(RUNNING))
-    assert conditions(status) == {
-        kind: ("True", None) for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
-    }
+    assert conditions(status) == dict.fromkeys(
+        ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"), ("True", None)
+    )
     assert (status["podIP"], status["hostIPs"], status["startTime"]) == ("127.1.1.1", [{"ip": "127.0.0.1"}], BEFORE)
     assert status["containerStatuses"][0]["ready"] is True
 
