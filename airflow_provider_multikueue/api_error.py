@@ -156,6 +156,8 @@ def _cause(error: BaseException) -> str:
     """Return one line that says why, without what a URL may hold of credentials."""
     if isinstance(error, TimeoutError):
         return "timed out"
+    if type(error).__name__ == "ClientPayloadError":
+        return "the answer broke off"
     inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
     text = getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
     return CREDENTIALS_IN_URL.sub("//", " ".join(str(text).split()))[:300].rstrip(".")

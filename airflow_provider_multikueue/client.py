@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Literal, Self
 from urllib.parse import quote
@@ -32,7 +33,7 @@ from airflow_provider_multikueue.resources import (
 )
 from airflow_provider_multikueue.resources import call as about
 from airflow_provider_multikueue.sending import Sender
-from airflow_provider_multikueue.transport import LOG, LOG_FOLLOW, WATCH, Transport
+from airflow_provider_multikueue.transport import LOG, LOG_FOLLOW, PROBE, WATCH, Transport
 
 __all__ = [
     "CONFIGMAPS",
@@ -54,6 +55,10 @@ Objects = list[Object]
 
 PAGE = 500
 LIST_RESTARTS = 3
+PATIENCE = 25.0
+"""Seconds of silence after which a server is asked whether it is there."""
+PROBE_PAUSE = 5.0
+LINE_LIMIT = 64 * 1024 * 1024
 PATCHES = {
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
@@ -72,6 +77,9 @@ class Cluster:
         self._sender = Sender(self._transport)
         self._discovered: dict[tuple[str, str], Resource] = {}
         self._discovery = asyncio.Lock()
+        self._probing = asyncio.Lock()
+        self._silence: ApiError | None = None
+        self._silent_at = 0.0
 
     @classmethod
     async def from_kubeconfig(
@@ -311,6 +319,30 @@ class Cluster:
         """Return the server's version information (``gitVersion`` and more)."""
         return await self._sender.repeat(Call("get", None, "/version"), "GET")
 
+    async def probe(self, patience: float = PATIENCE) -> None:
+        """Return when the server was heard within ``patience`` seconds or answers now; else raise `ApiError`.
+
+        Many may ask at once: the server is asked once.
+        """
+        async with self._probing:
+            now = time.monotonic()
+            if now - self._transport.heard < patience:
+                return
+            if self._silence is not None and now - self._silent_at < PROBE_PAUSE:
+                raise self._silence
+            try:
+                await self._sender.once(Call("get", None, "/version"), "GET", timeouts=PROBE)
+            except ApiError as error:
+                if error.status == 0:
+                    self._silence, self._silent_at = error, time.monotonic()
+                    raise
+            self._silence = None
+
+    @property
+    def heard(self) -> float:
+        """Monotonic seconds at which the server last sent anything; 0 before it ever did."""
+        return self._transport.heard
+
     async def resource(self, group: str, plural: str, *, fresh: bool = False) -> Resource:
         """Return the resource in the version that the server prefers; remembered unless ``fresh``.
 
@@ -368,11 +400,15 @@ def _selectors(labels: str | None, fields: str | None) -> dict[str, str]:
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield complete lines of any length; an EOFError says that the last one was cut off."""
+    """Yield complete lines of (almost) any length; an EOFError says that the last one was cut off."""
     pending: list[bytes] = []
+    size = 0
     async for chunk in chunks:
         first, *rest = chunk.split(b"\n")
         pending.append(first)
+        size += len(first)
+        if size > LINE_LIMIT:
+            raise EOFError(f"an event is larger than {LINE_LIMIT >> 20} MiB")
         if not rest:
             continue
         if line := b"".join(pending):
@@ -380,6 +416,6 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         for line in rest[:-1]:
             if line:
                 yield line
-        pending = [rest[-1]]
+        pending, size = [rest[-1]], len(rest[-1])
     if any(pending):
-        raise EOFError("the stream ended in the middle of a line")
+        raise EOFError("the stream ended in the middle of an event")

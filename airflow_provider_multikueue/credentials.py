@@ -5,30 +5,35 @@ A *source* knows one way to get at an API server (a kubeconfig file, an inline k
 Reading anew is all there is to renewal: rotated files, exec plugins and service-account tokens take the same way.
 
 To add a way (an Airflow connection, a GKE cluster by its resource name): write a class with ``describe`` and ``load``.
+
+Plain entries of a kubeconfig are taken as they are; only its auth providers are left to kubernetes_asyncio, whose
+import costs every process a second or two of CPU.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import base64
+import binascii
 import os
-import ssl
-import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_provider_multikueue.kubeconfig import configuration_error, materialize, read_file, select
+from airflow_provider_multikueue import exec_plugin, tls
+from airflow_provider_multikueue.kubeconfig import configuration_error, read_file, select
 from airflow_provider_multikueue.proxy import proxy_for
 
 if TYPE_CHECKING:
-    from kubernetes_asyncio.client import Configuration
+    import ssl
 
 __all__ = ["Access", "InCluster", "InlineKubeconfig", "KubeconfigFile", "Source"]
 
-EXEC_TIMEOUT = 45.0
 FILE_TOKEN_REREAD = 60.0
+AUTH_PROVIDER_TIMEOUT = 45.0
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +67,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeconfigFile:
-    """A context of a kubeconfig on this host's disk; the only form whose exec plugins are run."""
+    """A context of a kubeconfig on this host's disk; the only form whose plugins are run."""
 
     path: str
     context: str | None = None
@@ -76,7 +81,7 @@ class KubeconfigFile:
     def load(self) -> Access:
         """Read the file, run its exec plugin if it has one."""
         merged = read_file(self.path, key=self.key)
-        return _load(select(merged, self.context, where=self.describe()))
+        return _access(*select(merged, self.context, where=self.describe()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,111 +98,159 @@ class InlineKubeconfig:
 
     def load(self) -> Access:
         """Check that the configuration is plain data and use it."""
-        return _load(select(self.config, self.context, where=self.describe(), inline=True))
+        return _access(*select(self.config, self.context, where=self.describe(), inline=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InCluster:
     """The service account of the pod that we run in."""
 
+    folder: Path = SERVICE_ACCOUNT
+
     def describe(self) -> str:
         """Return that it is the pod's own account."""
         return "the service account of this pod"
 
     def load(self) -> Access:
-        """Read the mounted token and certificate."""
-        from kubernetes_asyncio.client import Configuration
-        from kubernetes_asyncio.config import ConfigException, load_incluster_config
-
-        configuration = Configuration()
-        try:
-            load_incluster_config(configuration)  # type: ignore[no-untyped-call]
-            return _access(configuration, renew_at=time.time() + FILE_TOKEN_REREAD)
-        except (ConfigException, OSError) as error:
+        """Return access with the mounted token and certificate."""
+        host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
+        token, authority = self.folder / "token", self.folder / "ca.crt"
+        if not (host and port and token.is_file() and authority.is_file()):
             raise configuration_error(
-                f"The connection says that this process runs inside the cluster, but {error}",
+                "The connection says that this process runs inside the cluster, but there is no service account here.",
                 "Run the worker and the triggerer as pods of that cluster, or give a kubeconfig instead.",
-            ) from error
+            )
+        host = f"[{host}]" if ":" in host else host
+        cluster = {"server": f"https://{host}:{port}", "certificate-authority": str(authority)}
+        return _access(cluster, {"tokenFile": str(token)})
 
 
-def _load(config: dict[str, Any]) -> Access:
-    """Return access for a kubeconfig of one context."""
-    from kubernetes_asyncio.client import Configuration
-    from kubernetes_asyncio.config import ConfigException
-    from kubernetes_asyncio.config.kube_config import KubeConfigLoader
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Proof:
+    """What shows who we are: a header, a certificate or both."""
 
-    user = config["users"][0]["user"]
-    with tempfile.TemporaryDirectory(prefix="multikueue-") as folder:
-        loader = KubeConfigLoader(config_dict=materialize(config, Path(folder)), temp_file_path=folder)
-        configuration = Configuration()
-        try:
-            asyncio.run(asyncio.wait_for(loader.load_and_set(configuration), EXEC_TIMEOUT))
-            expires, renew_at = _renewal(loader, user)
-            return _access(configuration, expires=expires, renew_at=renew_at)
-        except TimeoutError as error:
-            command = user.get("exec", {}).get("command", "its provider")
-            raise configuration_error(
-                f"No credentials from {command} within {EXEC_TIMEOUT:.0f} s.",
-                "Run it by hand as the user of this process; it must not ask questions.",
-            ) from error
-        except (ConfigException, OSError, ValueError, KeyError, TypeError) as error:
-            raise configuration_error(
-                f"The kubeconfig's credentials cannot be loaded: {str(error)[:500]}",
-                "Check the context's user and cluster with kubectl on this host, as this user.",
-            ) from error
+    authorization: str | None = field(default=None, repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    expires: float | None = None
+    reread: bool = False
 
 
-def _renewal(loader: object, user: dict[str, Any]) -> tuple[float | None, float | None]:
-    """Return when the credentials end, and when to load again: after 4/5 of their life, at most a minute early."""
-    now = time.time()
-    expiry = getattr(loader, "exec_plugin_expiry", None)
-    if expiry is not None:
-        ends = expiry.timestamp()
-        return ends, ends - min(60.0, max(0.0, ends - now) / 5)
-    if "tokenFile" in user or "auth-provider" in user:
-        return None, now + FILE_TOKEN_REREAD
-    return None, None
-
-
-def _access(configuration: Configuration, *, expires: float | None = None, renew_at: float | None = None) -> Access:
-    """Return the plain form of what the library has loaded."""
-    server = str(configuration.host)
+def _access(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> Access:
+    """Return access for a cluster and a user of a kubeconfig."""
+    server = str(cluster["server"]).rstrip("/")
     if not server.startswith(("https://", "http://")):
         raise configuration_error(f"{server!r} is not the address of an API server.", "It must begin with https://.")
-    proxy = configuration.proxy or proxy_for(server, os.environ)
-    if proxy and not proxy.startswith(("http://", "https://")):
+    proxy = cluster.get("proxy-url") or proxy_for(server, os.environ)
+    if proxy and not str(proxy).startswith(("http://", "https://")):
         raise configuration_error(
-            "The proxy for this cluster is not an HTTP proxy.", "Only http:// and https:// proxies are supported."
+            f"The proxy of {server} is not an HTTP proxy.", "Only http:// and https:// proxies are supported."
         )
+    proof = _proof(cluster, user)
+    settings = tls.Settings(
+        authority=_content(cluster, "certificate-authority"),
+        certificate=proof.certificate,
+        key=proof.key,
+        verify=cluster.get("insecure-skip-tls-verify") is not True,
+    )
     return Access(
-        server=server.rstrip("/"),
-        authorization=configuration.api_key.get("BearerToken"),
-        tls=_tls(configuration) if server.startswith("https") else None,
-        tls_server_name=configuration.tls_server_name,
+        server=server,
+        authorization=proof.authorization,
+        tls=tls.context(settings, server) if server.startswith("https") else None,
+        tls_server_name=cluster.get("tls-server-name"),
         proxy=proxy,
-        expires=expires,
-        renew_at=renew_at,
-        fingerprint=_fingerprint(configuration, proxy),
+        expires=proof.expires,
+        renew_at=_renew_at(proof),
+        fingerprint=settings.fingerprint(server, cluster.get("tls-server-name"), proxy),
     )
 
 
-def _tls(configuration: Configuration) -> ssl.SSLContext:
-    """Return the TLS settings; certificates need not have the extensions that Python 3.13 began to ask for."""
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, configuration.key_file)
-    if not configuration.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+def _renew_at(proof: _Proof) -> float | None:
+    """Return when to load again: after 4/5 of what is left of the credentials' life, at most a minute early."""
+    now = time.time()
+    if proof.expires is not None:
+        return proof.expires - min(60.0, max(0.0, proof.expires - now) / 5)
+    return now + FILE_TOKEN_REREAD if proof.reread else None
 
 
-def _fingerprint(configuration: Configuration, proxy: str | None) -> str:
-    digest = hashlib.sha256()
-    for text in (configuration.host, configuration.tls_server_name, configuration.verify_ssl, proxy):
-        digest.update(f"{text}\0".encode())
-    for path in (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file):
-        digest.update(Path(path).read_bytes() if path else b"-")
-        digest.update(b"\0")
-    return digest.hexdigest()
+def _proof(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> _Proof:
+    """Return the user's credentials; a certificate goes with any of them."""
+    certificate, key = _content(user, "client-certificate"), _content(user, "client-key")
+    if "auth-provider" in user:
+        return _Proof(authorization=_from_auth_provider(cluster, user), reread=True)
+    if isinstance(user.get("exec"), Mapping):
+        given = exec_plugin.run(user["exec"], cluster)
+        return _Proof(
+            authorization=f"Bearer {given.token}" if given.token else None,
+            certificate=given.certificate.encode() if given.certificate else certificate,
+            key=given.key.encode() if given.key else key,
+            expires=given.expires,
+        )
+    if user.get("tokenFile"):
+        return _Proof(
+            authorization=f"Bearer {_token(str(user['tokenFile']))}", certificate=certificate, key=key, reread=True
+        )
+    return _Proof(authorization=_plain(user), certificate=certificate, key=key)
+
+
+def _plain(user: Mapping[str, Any]) -> str | None:
+    if user.get("token"):
+        return f"Bearer {user['token']}"
+    if user.get("username") and "password" in user:
+        pair = f"{user['username']}:{user['password']}"
+        return f"Basic {base64.b64encode(pair.encode()).decode()}"
+    return None
+
+
+def _token(path: str) -> str:
+    token = _read(path, "tokenFile").decode("utf-8", "replace").strip()
+    if not token:
+        raise configuration_error(f"The token file {path} is empty.", "Wait until it is written, or check its mount.")
+    return token
+
+
+def _content(section: Mapping[str, Any], key: str) -> bytes | None:
+    """Return the content that ``key-data`` holds or ``key`` names."""
+    data = section.get(f"{key}-data")
+    if data:
+        try:
+            return base64.b64decode(str(data).encode(), validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            raise configuration_error(
+                f"The kubeconfig's `{key}-data` is not base64.", "Copy it again, whole."
+            ) from None
+    return _read(str(section[key]), key) if section.get(key) else None
+
+
+def _read(path: str, key: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise configuration_error(
+            f"The file {path} that the kubeconfig names as `{key}` cannot be read: {error.strerror}.",
+            "The worker and the triggerer both need it, readable by Airflow's user.",
+        ) from error
+
+
+def _from_auth_provider(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> str | None:
+    """Return the header of a legacy auth provider (gcp, oidc), as kubernetes_asyncio gets it."""
+    from kubernetes_asyncio.client import Configuration
+    from kubernetes_asyncio.config import load_kube_config_from_dict
+
+    config = {
+        "current-context": "chosen",
+        "contexts": [{"name": "chosen", "context": {"cluster": "chosen", "user": "chosen"}}],
+        "clusters": [{"name": "chosen", "cluster": {"server": cluster["server"]}}],
+        "users": [{"name": "chosen", "user": {"auth-provider": user["auth-provider"]}}],
+    }
+    configuration = Configuration()
+    try:
+        loading = load_kube_config_from_dict(config, client_configuration=configuration)
+        asyncio.run(asyncio.wait_for(loading, AUTH_PROVIDER_TIMEOUT))
+    except Exception as error:
+        raise configuration_error(
+            f"The kubeconfig's auth provider gave no token ({type(error).__name__}).",
+            "Auth providers are obsolete: write the kubeconfig anew with the cloud's own tool.",
+        ) from error
+    header = configuration.api_key.get("BearerToken")
+    return str(header) if header else None

@@ -6,19 +6,25 @@ inline it is data that came through a form, and what would run or read is refuse
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import socket
 from pathlib import Path
 from typing import Any
 
-__all__ = ["configuration_error", "materialize", "parse", "read_file", "select"]
+__all__ = ["configuration_error", "parse", "read_file", "select"]
 
-FILES = {
-    "cluster": {"certificate-authority": "certificate-authority-data"},
-    "user": {"client-certificate": "client-certificate-data", "client-key": "client-key-data"},
-}
+FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+CLUSTER_TEXTS = ("server", "tls-server-name", "proxy-url", "certificate-authority", "certificate-authority-data")
+USER_TEXTS = (
+    "token",
+    "tokenFile",
+    "username",
+    "password",
+    "client-certificate",
+    "client-certificate-data",
+    "client-key",
+    "client-key-data",
+)
 CODE = {"exec": "a command", "auth-provider": "an auth provider"}
 
 
@@ -87,7 +93,7 @@ def _anchored(item: dict[str, Any], kind: str, folder: Path) -> dict[str, Any]:
     if not isinstance(body, dict):
         return item
     body = dict(body)
-    for name in (*FILES.get(kind, {}), "tokenFile"):
+    for name in FILES:
         if isinstance(body.get(name), str) and body[name]:
             body[name] = str(folder / body[name])
     command = body.get("exec")
@@ -96,8 +102,10 @@ def _anchored(item: dict[str, Any], kind: str, folder: Path) -> dict[str, Any]:
     return {**item, kind: body}
 
 
-def select(config: dict[str, Any], context: str | None, *, where: str, inline: bool = False) -> dict[str, Any]:
-    """Return a kubeconfig of the one context, with exactly one cluster and one user.
+def select(
+    config: dict[str, Any], context: str | None, *, where: str, inline: bool = False
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the cluster and the user of a context (None: the current one).
 
     Raises FleetConfigurationError for a context that is not there and, when ``inline``, for what would run or read.
     """
@@ -109,14 +117,10 @@ def select(config: dict[str, Any], context: str | None, *, where: str, inline: b
     user = _one(config, "users", chosen["user"], where) if chosen.get("user") else {}
     if not isinstance(cluster.get("server"), str):
         raise configuration_error(f"{where} names no server for context {name!r}.", "Its cluster needs `server`.")
+    _check_types(cluster, user, where)
     if inline:
         _refuse_code(cluster, user, where)
-    return {
-        "current-context": "chosen",
-        "contexts": [{"name": "chosen", "context": {"cluster": "chosen", "user": "chosen"}}],
-        "clusters": [{"name": "chosen", "cluster": cluster}],
-        "users": [{"name": "chosen", "user": user}],
-    }
+    return cluster, user
 
 
 def _one(config: dict[str, Any], section: str, name: object, where: str) -> dict[str, Any]:
@@ -133,6 +137,16 @@ def _names(config: dict[str, Any], section: str) -> str:
     return ", ".join(item["name"] for item in _named(config, section)[:20])
 
 
+def _check_types(cluster: dict[str, Any], user: dict[str, Any], where: str) -> None:
+    """Refuse what would otherwise be taken for something else, such as the text "false" for true."""
+    for section, keys in ((cluster, CLUSTER_TEXTS), (user, USER_TEXTS)):
+        for key in keys:
+            if not isinstance(section.get(key, ""), str):
+                raise configuration_error(f"{where}: `{key}` must be text.", "Put it in quotes.")
+    if not isinstance(cluster.get("insecure-skip-tls-verify", False), bool):
+        raise configuration_error(f"{where}: `insecure-skip-tls-verify` must be true or false.", "Write no quotes.")
+
+
 def _refuse_code(cluster: dict[str, Any], user: dict[str, Any], where: str) -> None:
     for key, words in CODE.items():
         if key in user:
@@ -140,37 +154,9 @@ def _refuse_code(cluster: dict[str, Any], user: dict[str, Any], where: str) -> N
                 f"{where} asks to run {words} (`{key}`), which is not done for an inline configuration.",
                 "Put the kubeconfig in a file on the worker and the triggerer and give its path.",
             )
-    for key in ("certificate-authority", "client-certificate", "client-key", "tokenFile"):
+    for key in FILES:
         if (cluster | user).get(key):
             raise configuration_error(
                 f"{where} refers to a file (`{key}`), which an inline configuration must not.",
                 "Embed the data (`kubectl config view --raw --flatten`), or give the kubeconfig's path.",
             )
-
-
-def materialize(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return ``config`` with its inline certificates written to files in ``folder``, which the caller removes.
-
-    The library would write them to a place that it remembers for the life of the process.
-    """
-    bodies = {"cluster": dict(config["clusters"][0]["cluster"]), "user": dict(config["users"][0]["user"])}
-    for kind, names in FILES.items():
-        for name, data in names.items():
-            content = bodies[kind].pop(data, None)
-            if content:
-                bodies[kind][name] = str(_written(folder / name, content, data))
-    return {
-        **config,
-        "clusters": [{"name": "chosen", "cluster": bodies["cluster"]}],
-        "users": [{"name": "chosen", "user": bodies["user"]}],
-    }
-
-
-def _written(path: Path, content: object, key: str) -> Path:
-    try:
-        raw = base64.b64decode(content.encode() if isinstance(content, str) else b"!", validate=True)
-    except (binascii.Error, UnicodeEncodeError):
-        raise configuration_error(f"The kubeconfig's `{key}` is not base64.", "Copy it again, whole.") from None
-    path.touch(mode=0o600)
-    path.write_bytes(raw)
-    return path

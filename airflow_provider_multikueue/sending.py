@@ -27,6 +27,7 @@ ATTEMPTS = 5
 BUDGET = 30.0
 """Seconds after which no further attempt of a request is begun."""
 ERROR_BODY = 64 * 1024
+ANSWER_LIMIT = 256 * 1024 * 1024
 
 
 class Sender:
@@ -68,14 +69,15 @@ class Sender:
         query: Mapping[str, str] | None = None,
         body: object = None,
         content_type: str = "application/json",
+        timeouts: Timeouts | None = None,
     ) -> Object:
         """Send a request once and return the object that came back."""
         failures: tuple[type[Exception], ...] = (*self.transport.errors, ValueError, RecursionError)
         try:
             async with self.transport.slots:
-                response = await self._send(call, method, query or {}, body, content_type, UNARY)
+                response = await self._send(call, method, query or {}, body, content_type, timeouts or UNARY)
                 async with response:
-                    answer = json.loads(await response.read())
+                    answer = json.loads(await _body(response))
             if isinstance(answer, dict):
                 return answer
             raise ValueError("the answer is not an object")
@@ -97,6 +99,7 @@ class Sender:
     async def _chunks(self, response: ClientResponse, call: Call) -> AsyncIterator[bytes]:
         try:
             async for chunk in response.content.iter_any():
+                self.transport.heard = time.monotonic()
                 yield chunk
         except self.transport.errors as error:
             raise self.broken(error, call) from error
@@ -117,6 +120,18 @@ class Sender:
         response = await self.transport.send(method, path, data, headers, timeouts)
         if response.status >= 300:
             async with response:
-                text = await response.content.read(64 * 1024)
+                text = await response.content.read(ERROR_BODY)
             raise self.refused(response.status, text, call, response.headers)
         return response
+
+
+async def _body(response: ClientResponse) -> bytes:
+    """Return the whole answer, up to a size that no honest one has."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > ANSWER_LIMIT:
+            raise ValueError(f"the answer is larger than {ANSWER_LIMIT >> 20} MiB")
+    return b"".join(chunks)

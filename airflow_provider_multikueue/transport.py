@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     from airflow_provider_multikueue.credentials import Access, Source
 
-__all__ = ["LOG", "LOG_FOLLOW", "UNARY", "WATCH", "Timeouts", "Transport"]
+__all__ = ["LOG", "LOG_FOLLOW", "PROBE", "UNARY", "WATCH", "Timeouts", "Transport"]
 
 REQUESTS_AT_ONCE = 32
 RENEWAL_PAUSE = 2.0
 """Seconds within which a refused credential is not loaded a second time."""
+EARLY_RENEWAL_PAUSE = 5.0
+"""Seconds between attempts to renew credentials that are still good."""
 LINGER = 75.0
 """Seconds that old connections may finish their requests after the certificates changed."""
 READ_BUFFER = 256 * 1024
@@ -38,6 +40,7 @@ class Timeouts:
 
 
 UNARY = Timeouts(silence=35.0, total=60.0)
+PROBE = Timeouts(connect=5.0, silence=5.0, total=10.0)
 WATCH = Timeouts(silence=90.0)  # servers send a bookmark about every minute
 LOG = Timeouts(silence=60.0)
 LOG_FOLLOW = Timeouts(silence=None)
@@ -56,6 +59,8 @@ class Transport:
         self._session: ClientSession | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.heard = 0.0
+        """Monotonic seconds at which the server last sent anything."""
 
     @property
     def server(self) -> str:
@@ -72,7 +77,8 @@ class Transport:
         """What a request can raise when the way to the server is at fault."""
         import aiohttp
 
-        return (aiohttp.ClientError, OSError, TimeoutError)
+        # The RuntimeError is aiohttp's for a connection or session that was closed meanwhile.
+        return (aiohttp.ClientError, OSError, TimeoutError, RuntimeError)
 
     async def send(
         self, method: str, path: str, data: bytes | None, headers: Mapping[str, str], timeouts: Timeouts
@@ -118,7 +124,8 @@ class Transport:
                 sock_read=timeouts.silence,
             ),
         )
-        if timeouts.silence is None:
+        self.heard = time.monotonic()
+        if timeouts.total is None:
             _keep_alive(response)
         return response
 
@@ -145,7 +152,7 @@ class Transport:
         access, now = self._access, time.time()
         if access is None or (access.expires is not None and access.expires <= now):
             return await self._load()
-        if access.renew_at is not None and access.renew_at <= now and now - self._loaded > RENEWAL_PAUSE:
+        if access.renew_at is not None and access.renew_at <= now and now - self._loaded > EARLY_RENEWAL_PAUSE:
             self._start_loading()
         return access
 

@@ -39,6 +39,8 @@ GETS_AT_MOST = 20
 LIST_PAUSE = 2.0
 """Seconds between two lists on behalf of newcomers."""
 BACKOFF = (0.25, 30.0)
+LOOK = 10.0
+"""Seconds between two looks at whether the cluster is still heard."""
 STABLE = 5.0
 """Seconds after which a watch that was accepted counts as working."""
 
@@ -119,6 +121,8 @@ class SharedWatch:
         self._newcomers: dict[Subscription, None] = {}
         self._following: asyncio.Task[None] | None = None
         self._fetching: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._cluster: Cluster | None = None
         self._version = ""
         self._stale = False
         self._failures = 0
@@ -135,6 +139,7 @@ class SharedWatch:
         self._subscriptions.setdefault(key, []).append(subscription)
         if self._following is None or self._following.done():
             self._following = self._spawn(self._follow(), "watch")
+            self._looking = self._spawn(self._look_after(), "look after")
         if self._store.missing(key):
             subscription._missing = True  # noqa: SLF001
             self._newcomers[subscription] = None
@@ -163,8 +168,8 @@ class SharedWatch:
             self._stop()
 
     def _stop(self) -> list[asyncio.Task[None]]:
-        tasks = [task for task in (self._following, self._fetching) if task is not None]
-        self._following = self._fetching = None
+        tasks = [task for task in (self._following, self._fetching, self._looking) if task is not None]
+        self._following = self._fetching = self._looking = None
         for task in tasks:
             task.cancel()
         if self._on_stop is not None:
@@ -194,7 +199,7 @@ class SharedWatch:
         while True:
             try:
                 cluster, resource = await self._open(fresh=self._stale)
-                self._stale = False
+                self._cluster, self._stale = cluster, False
                 if not self._version:
                     await self._list(cluster, resource)
                 await self._stream(cluster, resource)
@@ -245,13 +250,31 @@ class SharedWatch:
             self._tell(self._store.remove(str(meta["uid"])))
         self._version = str(meta["resourceVersion"])
         self._store.sweep(now)
+        self._well()
 
     def _accepted(self) -> None:
-        """Take note that the cluster answers again."""
         self._accepted_at = time.monotonic()
+        self._well()
+
+    def _well(self) -> None:
+        """Take note that the cluster answers again."""
         if self.trouble is not None:
             self.trouble = None
             self._tell_all()
+
+    async def _look_after(self) -> None:
+        """Notice a cluster that fell silent in the middle of a watch, long before its connection does."""
+        while True:
+            await asyncio.sleep(LOOK * random.uniform(0.8, 1.2))  # noqa: S311
+            if self._cluster is None or not self._accepted_at:
+                continue  # the watch itself is at it
+            try:
+                await self._cluster.probe()
+            except ApiError as error:
+                since = time.time() - (time.monotonic() - self._cluster.heard)
+                self._set_trouble(Trouble(since, str(error), error.status))
+            else:
+                self._well()
 
     def _failed(self, error: Exception) -> float:
         """Take note of a failure; return the seconds to wait before the next attempt."""
