@@ -158,9 +158,7 @@ async def demo(*, ui: bool) -> None:
             await run_example(airflow)
             if ui:
                 say(f"Left running: {airflow.url}, user {airflow.layout.username}, password {airflow.layout.password}")
-                say(
-                    f"Change the regions' capacity with: multikueue sandbox capacity REGION --name {sandbox.name} --help"
-                )
+                say(f"Change a region's capacity: multikueue sandbox capacity REGION --name {sandbox.name} --help")
                 say("Ctrl-C stops Airflow and the fleet")
                 await until_interrupted()
         say("Stopping")
