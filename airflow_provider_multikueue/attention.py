@@ -7,8 +7,6 @@ an instant job can be read for about a second in all. What can vanish is kept as
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -159,12 +157,17 @@ class Attention:
             return False
         return any(p.get("status", {}).get("phase") in ("Pending", "Running") for p in copies.pods.objects.values())
 
-    def annotation(self, name: str) -> Any:
-        """Return the JSON value of an annotation of the job; None if there is none to read."""
+    def annotation(self, name: str) -> str | None:
+        """Return an annotation of the job as it was last seen."""
         annotations = (self.job or {}).get("metadata", {}).get("annotations") or {}
-        with contextlib.suppress(ValueError):
-            return json.loads(annotations.get(name) or "null")
-        return None
+        value = annotations.get(name)
+        return value if isinstance(value, str) else None
+
+    @property
+    def pods_expected(self) -> int:
+        """How many pods the job's Workload asks for; 0 before it is seen."""
+        pod_sets = (self.workload or {}).get("spec", {}).get("podSets") or ()
+        return sum(int(pod_set.get("count") or 1) for pod_set in pod_sets)
 
     def _worker_view(self, name: str, copies: Copies) -> WorkerView:
         trouble = copies.workload.trouble

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider_multikueue import endings, narrate, report, stop
 from airflow_provider_multikueue.attention import Attention
@@ -25,11 +25,12 @@ from airflow_provider_multikueue.names import CURSORS, DISPATCHES
 from airflow_provider_multikueue.orders import Orders, Verdict, next_deadline, verdict
 from airflow_provider_multikueue.outcome import Outcome
 from airflow_provider_multikueue.reader import PodLogs
-from airflow_provider_multikueue.workload import Memory, Observation, observe, remember
+from airflow_provider_multikueue.workload import Memory, Observation, Phase, observe, remember
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.emit import Sink
     from airflow_provider_multikueue.fleet import Fleet
+    from airflow_provider_multikueue.reader import LogPolicy
 
 __all__ = ["Following", "follow", "resolve"]
 
@@ -40,10 +41,8 @@ LAST_STATUS_SECONDS = 2.0
 """How long the end waits for the pods' final statuses, which hold the exit codes."""
 
 SETTLE_SECONDS = 3.0
-FRESH_SECONDS = 120.0
-CHECK_FRESH = 5.0
-CHECK_CALM = 60.0
-"""Some facts are the absence of an event; they are looked for often after a change and seldom in a calm wait."""
+LONGEST_SLEEP = 60.0
+UNASKED_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -72,7 +71,7 @@ class Following:
     async def run(self) -> Outcome:
         """Wait until the orders are fulfilled, the job is over, or a verdict ends the wait."""
         await self._attention.start()
-        self._dispatches = report.Dispatches.from_json(json.dumps(self._attention.annotation(DISPATCHES) or []))
+        self._dispatches = report.Dispatches.from_json(self._attention.annotation(DISPATCHES))
         if self.orders.until == "now":
             await self._settle()
         while True:
@@ -84,7 +83,7 @@ class Following:
 
     async def hand_over(self) -> None:
         """Leave the cursors of the open log streams on the job, for the reader that comes next."""
-        cursors = self._logs.cursors() if self._logs is not None else {}
+        cursors = await self._logs.hand_over() if self._logs is not None else {}
         if cursors and self.orders.may_delete:
             await self._annotate(CURSORS, json.dumps(cursors))
 
@@ -105,12 +104,18 @@ class Following:
 
     async def _look(self) -> Observation:
         seen = self._observe()
-        placed = seen.cluster
-        await self._attention.widen((*seen.asked, placed) if placed else seen.asked, placed)
+        await self._attention.widen(self._of_interest(seen), seen.cluster)
         seen = self._observe()
         await self._tell(seen)
         await self._read_pods()
         return seen
+
+    def _of_interest(self, seen: Observation) -> tuple[str, ...]:
+        """Return the workers to watch; all of them when none is asked, since one that hangs holds up all the others."""
+        if seen.cluster:
+            return (*seen.asked, seen.cluster)
+        idle = seen.phase is Phase.PLACING and not seen.asked and self.clock() - self._seen_at > UNASKED_SECONDS
+        return self.fleet.worker_names if idle else seen.asked
 
     def _observe(self) -> Observation:
         self._attention.collect()
@@ -140,8 +145,12 @@ class Following:
             if cluster is None:
                 continue
             if self._logs is None:
-                cursors = self._attention.annotation(CURSORS)
-                self._logs = PodLogs(sink=self.sink, policy=self.orders.logs, cursors=cursors)
+                self._logs = PodLogs(
+                    sink=self.sink,
+                    policy=cast("LogPolicy", self.orders.logs),
+                    cursors=_cursors(self._attention.annotation(CURSORS)),
+                    several=self._attention.pods_expected > 1,
+                )
             self._logs.update(cluster, self.fleet.region(name), pods.values())
 
     async def _annotate(self, name: str, text: str) -> None:
@@ -187,6 +196,8 @@ class Following:
             await self._logs.drain(DRAIN_SECONDS)
         tail = self._logs.tail() if self._logs is not None else []
         error = endings.error_for(seen, self._attention.last_pods(seen.cluster), tail)
+        if seen.ending is not None and seen.ending.leaves_job and self.orders.may_delete:
+            await stop.delete_job(self.fleet, self.job, self.sink)
         return Outcome(report=await self._report(seen), error=error)
 
     async def _give_up(self, seen: Observation, judged: Verdict) -> Outcome:
@@ -211,13 +222,19 @@ class Following:
 
     async def _sleep(self, seen: Observation) -> None:
         now = self.clock()
-        pause = CHECK_FRESH if now - self._seen_at < FRESH_SECONDS else CHECK_CALM
-        deadline = next_deadline(seen, self.orders)
-        if deadline is not None:
-            pause = min(pause, max(deadline - now, 0.05))
+        times = (next_deadline(seen, self.orders), seen.recheck, self._seen_at + UNASKED_SECONDS)
+        pause = min((max(t - now, 0.05) for t in times if t is not None and t > now - 1), default=LONGEST_SLEEP)
+        pause = min(pause, LONGEST_SLEEP)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._attention.changed.wait()
+
+
+def _cursors(text: str | None) -> dict[str, Any] | None:
+    with contextlib.suppress(ValueError):
+        cursors = json.loads(text or "null")
+        return cursors if isinstance(cursors, dict) else None
+    return None
 
 
 async def follow(
@@ -272,7 +289,7 @@ async def resolve(fleet: Fleet, job: object) -> dict[str, Any]:
         if error.status != 404:
             raise
         raise JobDeletedError(
-            f"{part['kind']} {part['namespace']}/{part['name']} is not on the manager: it was never submitted there, or "
-            f"it ended and was removed. Give the report of the task that submitted it."
+            f"{part['kind']} {part['namespace']}/{part['name']} is not on the manager: it was never submitted "
+            f"there, or it ended and was removed. Give the report of the task that submitted it."
         ) from error
     return {**part, "uid": found["metadata"]["uid"]}

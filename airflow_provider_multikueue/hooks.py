@@ -92,8 +92,8 @@ class MultiKueueHook(BaseHook):
     ) -> JobPart:
         """Submit a job once and return which object it is; the same identity gets the same job.
 
-        ``job`` is YAML text, a dict or a ``kubernetes`` client model. Without ``identity`` the task that calls is meant.
-        Raises ``ManifestError``, ``FleetConfigurationError``, ``RegionUnavailableError`` or ``MultiKueueError``.
+        ``job`` is YAML text, a dict or a ``kubernetes`` client model. Without ``identity`` the task that calls is
+        meant. Raises ``ManifestError``, ``FleetConfigurationError``, ``RegionUnavailableError`` or ``MultiKueueError``.
         """
         submitted = run_sync(
             lambda: self._submit(
@@ -118,7 +118,7 @@ class MultiKueueHook(BaseHook):
     def wait(
         self, job: object, *, until: str = "finished", timeout: timedelta | None = None, logs: str = "none"
     ) -> Report:
-        """Wait until the job is ``admitted`` or ``finished`` and return its report; the pods' logs go to this hook's log.
+        """Wait until the job is ``admitted`` or ``finished`` and return its report, with the pods' output in this log.
 
         Raises the error of a job that did not end well; ``JobDeadlineError`` after ``timeout``, which leaves
         the job as it is.
@@ -235,7 +235,7 @@ def prepare(
     owner: Owner | None = None,
     **wishes: Any,
 ) -> Request:
-    """Return the request for ``job`` (YAML text, a dict or a client model) of ``ti`` or, without one, of ``identity``."""
+    """Return the request for ``job`` (YAML text, a dict or a client model) of ``identity`` or, without one, of ``ti``."""
     from airflow_provider_multikueue.connection import deployment_name
     from airflow_provider_multikueue.manifests import parse_manifest
     from airflow_provider_multikueue.submit import Request
@@ -309,7 +309,7 @@ async def _ask(fleet: Fleet, worker: str | None) -> tuple[bool, str]:
         cluster = fleet.manager if worker is None else await fleet.worker(worker)
         if cluster is None:
             return False, f"{label}: not configured"
-        version = await cluster.version()
+        version = (await cluster.version()).get("gitVersion", "of unknown version")
         await cluster.resource("kueue.x-k8s.io", "workloads")
     except (ApiError, MultiKueueError) as error:
         return False, f"{label}: {error}"

@@ -1,7 +1,7 @@
 """Whether a trigger that Airflow stops was killed by a person, and the deletion that follows from it.
 
-Airflow's ``on_kill`` is no proof: it also comes when another triggerer took the task over, and for a fired trigger that is
-slow to return. What a kill leaves behind is a task that is over while the job still belongs to its try.
+Airflow's ``on_kill`` is no proof: it also comes when another triggerer took the task over, and for a fired trigger that
+is slow to return. What a kill leaves behind is a task that is over while the job still belongs to its try.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def kill(
         version = await _version_if_mine(fleet, job, owner)
         if version is None:
             return False
-        sink.record(logging.WARNING, f"the task was stopped: deleting {job['kind']} {job['namespace']}/{job['name']}")
+        sink.record(logging.WARNING, f"The task was stopped: deleting {job['kind']} {job['namespace']}/{job['name']}")
         # Kueue writes to the job as well, so a conflict is no sign of another owner: look again.
         if await stop.delete_job(fleet, job, sink, resource_version=version):
             return True
@@ -77,8 +77,8 @@ async def kill(
 async def _is_over(state: Callable[[], Awaitable[str | None]]) -> bool:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + UNCLEAR_SECONDS
-    while (judgement := judge(await state(), patient=loop.time() < deadline)) == "unclear":
-        await asyncio.sleep(1)
+    while (judgement := judge(await state(), patient=loop.time() < deadline)) == "unclear":  # noqa: ASYNC110
+        await asyncio.sleep(1)  # the state is Airflow's: nothing here could be waited for
     return judgement == "delete"
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from airflow_provider_multikueue._compat import BaseOperatorLink
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue._compat import BaseOperatorLink
 
 __all__ = ["LINKS"]
 

@@ -23,9 +23,9 @@ __all__ = ["MultiKueueJobOperator"]
 class MultiKueueJobOperator(WaitsForJob, BaseOperator):
     """Run a job in the first region of a MultiKueue fleet that has room for it.
 
-    The job is submitted to the manager once, whatever is retried or restarted; the task waits for admission, follows the
-    job to the region that won, shows its pods' output, and returns a report. ``return_value`` is that report; the XCom
-    ``placement`` is there as soon as the job is admitted. On failure the report is the XCom ``report``.
+    The job is submitted to the manager once, whatever is retried or restarted; the task waits for admission, follows
+    the job to the region that won, shows its pods' output, and returns a report. ``return_value`` is that report; the
+    XCom ``placement`` is there as soon as the job is admitted. On failure the report is the XCom ``report``.
 
     A job can be moved to another region while it runs, and starts from zero there: it must bear that.
 
@@ -219,6 +219,9 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         failed = outcome.error is not None
         if outcome.ended and (self.cleanup == "always" or (self.cleanup == "on_success" and not failed)):
             await delete_job(fleet, job, LogSink(logging.getLogger(__name__)), wait=0)
+            self.log.info(
+                "Removed the ended %s %s from the manager (cleanup=%s).", job["kind"], job["name"], self.cleanup
+            )
         elif outcome.ended:
             await mark_reported(fleet, job, datetime.now(UTC).isoformat())
         elif failed and not retried and self.on_kill_action == "delete":

@@ -55,9 +55,9 @@ async def delete_job(
             raise
     left = await _until_gone(fleet, namespace, name, wait)
     if not left:
-        sink.record(logging.INFO, f"deleted {job['kind']} {namespace}/{name}; no pod of it is left on any worker")
+        sink.record(logging.INFO, f"Deleted {job['kind']} {namespace}/{name}; no pod of it is left on any worker")
     for cluster, what in left.items():
-        sink.record(logging.WARNING, f"deleted {job['kind']} {namespace}/{name} on the manager; on {cluster}: {what}")
+        sink.record(logging.WARNING, f"Deleted {job['kind']} {namespace}/{name} on the manager; on {cluster}: {what}")
     return True
 
 

@@ -70,18 +70,22 @@ async def submit(fleet: Fleet, request: Request, sink: Sink) -> Submitted:
     """
     kind = find_kind(str(request.manifest["apiVersion"]), str(request.manifest["kind"]))
     draft, notes = _build(request, 1, request.queue_name)
-    queue = await _check_queue(fleet, request, draft, sink)
+    facts = await _check_queue(fleet, request, draft, sink)
     for note in notes:
         sink.record(logging.WARNING, note)
-    submitted = await _submit(fleet, request, kind, queue, sink)
-    job = submitted.job["metadata"]
-    verb = "took over" if submitted.adopted else "submitted"
-    sink.record(
-        logging.INFO,
-        f"{verb} {submitted.job['kind']} {job['namespace']}/{job['name']} (uid {job['uid']}) "
-        f"in queue {job['labels'][jobs.QUEUE_LABEL]} on the manager",
-    )
+    submitted = await _submit(fleet, request, kind, facts.name, sink)
+    sink.record(logging.INFO, _announcement(fleet, submitted, facts))
     return submitted
+
+
+def _announcement(fleet: Fleet, submitted: Submitted, facts: QueueFacts) -> str:
+    job = submitted.job["metadata"]
+    reach = ", ".join(fleet.region(worker) or worker for worker in facts.clusters or ())
+    return (
+        f"{'Took over' if submitted.adopted else 'Submitted'} {submitted.job['kind']} {job['namespace']}/{job['name']} "
+        f"(uid {job['uid']}) to queue {job['labels'][jobs.QUEUE_LABEL]}"
+        f"{f', which reaches {reach}' if reach else ''}."
+    )
 
 
 async def mark_reported(fleet: Fleet, job: Mapping[str, Any], when: str) -> None:
@@ -97,7 +101,7 @@ async def mark_reported(fleet: Fleet, job: Mapping[str, Any], when: str) -> None
             raise
 
 
-async def _check_queue(fleet: Fleet, request: Request, draft: Mapping[str, Any], sink: Sink) -> str:
+async def _check_queue(fleet: Fleet, request: Request, draft: Mapping[str, Any], sink: Sink) -> QueueFacts:
     """Return the queue to use, after what can be known to be wrong about it was refused."""
     metadata = draft["metadata"]
     name, namespace = metadata["labels"][jobs.QUEUE_LABEL], metadata["namespace"]
@@ -110,7 +114,7 @@ async def _check_queue(fleet: Fleet, request: Request, draft: Mapping[str, Any],
     for note in judge_queue(facts, regions=request.regions, region_of=region_of):
         sink.record(logging.WARNING, note)
     await _check_priority(fleet, metadata["labels"].get(jobs.PRIORITY_LABEL))
-    return facts.name
+    return facts
 
 
 def _fits(facts: QueueFacts, regions: Sequence[str], region_of: Mapping[str, str | None]) -> bool:

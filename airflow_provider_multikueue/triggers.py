@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_multikueue import kill
 from airflow_provider_multikueue._compat import AIRFLOW_2, BaseTrigger, TriggerEvent, task_state
 from airflow_provider_multikueue.follow import follow
 from airflow_provider_multikueue.orders import Orders
-from airflow_provider_multikueue.outcome import Outcome
 
 __all__ = ["MultiKueueJobTrigger"]
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.outcome import Outcome
 
 T = TypeVar("T")
 
