@@ -82,7 +82,7 @@ class NodeAgent:
         return list(self._zones)
 
     def pods(self) -> list[dict[str, Any]]:
-        """Return what is known of each pod on these nodes, in plain types."""
+        """Return what is known of each pod on these nodes; ``kept_logs`` is the folder that outlives the pod."""
         return [_summary(pod) for pod in self._pods.values()]
 
     async def reclaim_node(self, name: str) -> None:
@@ -263,6 +263,7 @@ def _summary(pod: Pod) -> dict[str, Any]:
         "uid": pod.uid,
         "node": pod.node,
         "phase": pod.phase,
+        "kept_logs": str(pod.log_folder),
         "containers": [
             {
                 "name": container.name,
