@@ -101,17 +101,21 @@ class TaskSink:
             if entry.source is None:
                 self._spool.push(entry)
 
+    async def settle(self, seconds: float) -> bool:
+        """Wait until all is out, at most that long; return whether it is."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        return not self.waiting
+
     async def flush(self, seconds: float) -> bool:
         """Wait until all is out; after that many seconds leave out all but errors and the last lines."""
-        try:
-            await asyncio.wait_for(self._empty.wait(), seconds)
-        except TimeoutError:
+        if not await self.settle(seconds):
             for count, entry in enumerate(self._drain()):
                 self._thinned.add(entry)
                 if count % 64 == 0:
                     await asyncio.sleep(0)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), FLUSH_SECONDS / 10)
+            await self.settle(FLUSH_SECONDS / 10)
         return self._complete
 
     def close(self) -> None:

@@ -69,9 +69,14 @@ class LogCursor:
         """Return the cursor that takes what was written at ``moment`` or later."""
         return cls(time=canonical_time(moment.astimezone(UTC).isoformat()))
 
+    @property
+    def mark(self) -> Mark:
+        """Its plain form."""
+        return (self.time, self.count, self.offset, self.since)
+
     def to_json(self) -> list[str | int]:
         """Return plain values for JSON."""
-        return [self.time, self.count, self.offset, self.since]
+        return list(self.mark)
 
     @classmethod
     def from_json(cls, value: Any) -> Self:

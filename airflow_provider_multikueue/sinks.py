@@ -37,6 +37,9 @@ class LineSink(Sink, Protocol):
     def discard(self) -> None:
         """Drop the lines of streams that are not out yet, since another reader will begin at `position`."""
 
+    async def settle(self, seconds: float) -> bool:
+        """Wait until all is out, at most that long; return whether it is."""
+
     async def flush(self, seconds: float) -> bool:
         """Wait until all is out; False when some had to be left out."""
 
@@ -70,6 +73,10 @@ class DirectSink:
 
     def discard(self) -> None:
         """Do nothing: all is out."""
+
+    async def settle(self, seconds: float) -> bool:
+        """Return True: all is out."""
+        return True
 
     async def flush(self, seconds: float) -> bool:
         """Return True: all is out."""
