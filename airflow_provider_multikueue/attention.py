@@ -90,7 +90,7 @@ class Attention:
 
     async def start(self) -> None:
         """Watch the manager, and return when it was seen once or is known not to answer."""
-        jobs, workloads = await self._persist(self._manager_watches)
+        jobs, workloads = await self.persist(self._manager_watches)
         self._jobs = jobs.subscribe(self.name, self.changed.set)
         self._workloads = workloads.subscribe(str(self.part["uid"]), self.changed.set)
         for subscription in (self._jobs, self._workloads):
@@ -230,8 +230,8 @@ class Attention:
             await self.fleet.watch_workloads(manager, self.namespace),
         )
 
-    async def _persist(self, look: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a first look at the manager while it does not answer: its outage is no failure of the job."""
+    async def persist(self, look: Callable[[], Awaitable[T]]) -> T:
+        """Ask the manager again while it does not answer: its outage is no failure of the job."""
         from airflow_provider_multikueue.client import ApiError
 
         told = False

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_provider_multikueue import endings, narrate, report, stop
 from airflow_provider_multikueue.attention import Attention
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, JobDeletedError, MultiKueueError
+from airflow_provider_multikueue.jobs import QUEUE_LABEL, release
 from airflow_provider_multikueue.kinds import find_kind
 from airflow_provider_multikueue.names import CURSORS, DISPATCHES
 from airflow_provider_multikueue.orders import Orders, Verdict, next_deadline, verdict
@@ -72,6 +73,7 @@ class Following:
         """Wait until the orders are fulfilled, the job is over, or a verdict ends the wait."""
         await self._attention.start()
         self._dispatches = report.Dispatches.from_json(self._attention.annotation(DISPATCHES))
+        await self._release()
         if self.orders.until == "now":
             await self._settle()
         while True:
@@ -92,6 +94,20 @@ class Following:
         self._attention.close()
         if self._logs is not None:
             await self._logs.close()
+
+    async def _release(self) -> None:
+        """Put the job into its queue, now that nothing it does can be missed."""
+        patch = release(self._attention.job)
+        if patch is None or not self.orders.may_delete:
+            return
+        attention = self._attention
+
+        async def put() -> None:
+            resource = await self.fleet.manager.resource(attention.kind.group, attention.kind.plural)
+            await self.fleet.manager.patch(resource, attention.name, patch, attention.namespace)
+
+        await attention.persist(put)
+        self.sink.record(logging.INFO, f"Joined queue {patch['metadata']['labels'][QUEUE_LABEL]}.")
 
     async def _settle(self) -> None:
         """Give what has only begun to be watched a moment to be seen, as there will be no second look."""

@@ -16,6 +16,7 @@ from airflow_provider_multikueue.names import (
     DEPLOYMENT_LABEL,
     DISPATCHES,
     DOMAIN,
+    HELD,
     IDENTITY,
     IDENTITY_LABEL,
     JOB_LABEL,
@@ -36,6 +37,7 @@ __all__ = [
     "DEPLOYMENT_LABEL",
     "DISPATCHES",
     "DOMAIN",
+    "HELD",
     "IDENTITY",
     "IDENTITY_LABEL",
     "JOB_LABEL",
@@ -54,6 +56,7 @@ __all__ = [
     "adopt_or_replace",
     "build_job",
     "generation_of",
+    "hold",
     "identity_of",
     "identity_selector",
     "is_reported",
@@ -63,6 +66,7 @@ __all__ = [
     "manifest_hash",
     "owner_of",
     "parse_manifest",
+    "release",
     "run_duration_of",
 ]
 
@@ -141,6 +145,37 @@ def build_job(
     )
     _label_pods(job, kind, shared)
     return job, notes
+
+
+def hold(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job as one that waits outside its queue until `release` puts it in.
+
+    The pod of a short job can be read for about a second, so nothing may run before somebody watches. A job without a
+    queue is no business of Kueue's; it is suspended, and bears the name of its manager so that nothing else starts it.
+    A kind that has no such field is left as it is.
+    """
+    kind = kind_of(job)
+    if kind.managed_by is None or kind.suspend is None:
+        return dict(job)
+    held = copy.deepcopy(dict(job))
+    set_at(held, kind.managed_by, MULTIKUEUE)
+    held["metadata"]["annotations"][HELD] = held["metadata"]["labels"].pop(QUEUE_LABEL)
+    return held
+
+
+def release(job: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the merge patch that puts a job that `hold` held into its queue; None if it is not held."""
+    metadata = (job or {}).get("metadata") or {}
+    queue = (metadata.get("annotations") or {}).get(HELD)
+    if not queue:
+        return None
+    return {
+        "metadata": {
+            "uid": metadata.get("uid"),
+            "labels": {QUEUE_LABEL: str(queue)},
+            "annotations": {HELD: None},
+        }
+    }
 
 
 def _checked_kind(job: dict[str, Any]) -> Kind:

@@ -19,6 +19,7 @@ __all__ = [
     "DEPLOYMENT_LABEL",
     "DISPATCHES",
     "DOMAIN",
+    "HELD",
     "IDENTITY",
     "IDENTITY_LABEL",
     "JOB_LABEL",
@@ -46,6 +47,7 @@ LIFETIME: Final = f"{DOMAIN}/lifetime"
 REPORTED: Final = f"{DOMAIN}/reported"
 DISPATCHES: Final = f"{DOMAIN}/dispatches"
 CURSORS: Final = f"{DOMAIN}/cursors"
+HELD: Final = f"{DOMAIN}/held-for-queue"
 
 _DIGEST: Final = 10  # base32 characters: 50 bits
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")

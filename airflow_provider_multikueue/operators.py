@@ -182,6 +182,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
                 regions=self.regions,
                 priority_class=self.priority_class,
                 max_run_duration=self.max_run_duration,
+                hold=self.wait_until == "finished",
             )
             part = dict(job_part((await submit(fleet, request, sink)).job))
             self._waiting.job = part

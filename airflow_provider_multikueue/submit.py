@@ -49,6 +49,8 @@ class Request:
     max_run_duration: timedelta | None = None
     default_queue_name: str | None = None
     default_namespace: str | None = None
+    hold: bool = False
+    """Create the job outside its queue; who follows it puts it in when all is watched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,13 @@ async def submit(fleet: Fleet, request: Request, sink: Sink) -> Submitted:
 
 def _announcement(fleet: Fleet, submitted: Submitted, facts: QueueFacts) -> str:
     job = submitted.job["metadata"]
+    held = jobs.HELD in job["annotations"]
+    verb = "Took over" if submitted.adopted else "Created" if held else "Submitted"
     reach = ", ".join(fleet.region(worker) or worker for worker in facts.clusters or ())
     return (
-        f"{'Took over' if submitted.adopted else 'Submitted'} {submitted.job['kind']} {job['namespace']}/{job['name']} "
-        f"(uid {job['uid']}) to queue {job['labels'][jobs.QUEUE_LABEL]}"
+        f"{verb} {submitted.job['kind']} {job['namespace']}/{job['name']} (uid {job['uid']}) for queue {facts.name}"
         f"{f', which reaches {reach}' if reach else ''}."
+        f"{' It joins the queue as soon as it is watched.' if held else ''}"
     )
 
 
@@ -181,7 +185,7 @@ async def _submit(fleet: Fleet, request: Request, kind: Kind, queue: str, sink: 
         if request.owner.attempt > 1 and not await _name_is_free(fleet, namespace, wanted["metadata"]["name"]):
             # Pods of a deleted job may still hold this name on a worker that can't be asked now.
             wanted, _ = _build(request, max(generation, request.owner.attempt), queue)
-        created = await _create(fleet, resource, wanted, namespace)
+        created = await _create(fleet, resource, jobs.hold(wanted) if request.hold else wanted, namespace)
         if created is not None:
             return Submitted(created, adopted=False)
     raise MultiKueueError(

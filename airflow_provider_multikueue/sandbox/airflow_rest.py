@@ -165,6 +165,11 @@ def _record(each: Mapping[str, Any]) -> LogRecord:
     return LogRecord(
         timestamp=each.get("timestamp") or "",
         level=each.get("level") or "info",
-        event=str(each.get("event", "")),
+        event="\n".join([str(each.get("event", "")), *_errors(each.get("error_detail"))]),
         logger=each.get("logger") or "",
     )
+
+
+def _errors(detail: Any) -> list[str]:
+    """Return the exceptions that Airflow 3 stores beside a record, a line each."""
+    return [f"{each.get('exc_type')}: {each.get('exc_value')}" for each in detail or () if isinstance(each, dict)]

@@ -1,0 +1,126 @@
+"""One fleet and one Airflow for all tests here, and what they ask of both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_multikueue.client import JOBS, PODS, Cluster
+from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
+from airflow_provider_multikueue.sandbox.api import Sandbox
+
+HERE = Path(__file__).parent
+MANAGER = "manager-europe-west4"
+
+
+@pytest.fixture(scope="session")
+def fleet() -> Iterator[Sandbox]:
+    """A fleet whose regions all grant; us-east4 first."""
+    running = os.environ.get("MULTIKUEUE_TEST_SANDBOX")
+    if running:
+        yield Sandbox.attach(running)
+        return
+    with Sandbox.start_local() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def granting(fleet: Sandbox) -> Sandbox:
+    """The fleet, with us-east4 the first to grant."""
+    fleet.capacity("us-east4", mode="grant", after=0.5)
+    fleet.capacity("europe-west4", mode="grant", after=20)
+    fleet.capacity("asia-southeast1", mode="grant", after=30)
+    return fleet
+
+
+@pytest.fixture(scope="session")
+def airflow(fleet: Sandbox) -> Iterator[LocalAirflow]:
+    """A real Airflow that knows the fleet as ``multikueue_default``."""
+    python = os.environ.get("MULTIKUEUE_TEST_AIRFLOW_PYTHON", sys.executable)
+    with LocalAirflow(
+        dags=HERE / "dags", python=python, connections={"multikueue_default": fleet.connection()}
+    ) as airflow:
+        yield airflow
+
+
+class Watcher:
+    """What the fleet itself knows, to compare with what Airflow says."""
+
+    def __init__(self, fleet: Sandbox) -> None:
+        self.fleet = fleet
+
+    def objects(self, context: str, resource: Any, name: str) -> list[dict[str, Any]]:
+        """Return the objects of a job on one cluster."""
+
+        async def look() -> list[dict[str, Any]]:
+            async with await Cluster.from_kubeconfig(
+                context, path=str(self.fleet.kubeconfig), context=context
+            ) as cluster:
+                items, _ = await cluster.list(resource, "default")
+            return [item for item in items if item["metadata"]["name"].startswith(name)]
+
+        return asyncio.run(look())
+
+    def jobs(self, name: str) -> list[dict[str, Any]]:
+        """Return the jobs on the manager whose names begin so."""
+        return self.objects(MANAGER, JOBS, name)
+
+    def pods(self, region: str, name: str) -> list[dict[str, Any]]:
+        """Return the pods in a region whose names begin so."""
+        return self.objects(f"worker-{region}", PODS, name)
+
+    def output(self, region: str, name: str) -> dict[str, bytes]:
+        """Return what the containers of a job wrote, by pod: the fleet's own copy."""
+        folders = self.fleet.folder.glob(f"**/kept-logs/default/{name}*")
+        return {
+            folder.name: b"".join(log.read_bytes() for log in sorted(folder.iterdir()))
+            for folder in folders
+            if region in str(folder)
+        }
+
+
+@pytest.fixture
+def watcher(fleet: Sandbox) -> Watcher:
+    """See what the fleet itself knows."""
+    return Watcher(fleet)
+
+
+def job(script: str, *, pods: int = 1, **spec: Any) -> dict[str, Any]:
+    """Return a job that runs a Python script in each of its pods."""
+    container = {
+        "name": "main",
+        "image": "python:3.12",
+        "command": ["python", "-u", "-c", script],
+        "resources": {"requests": {"cpu": "10m", "nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 1}},
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"generateName": f"t{uuid.uuid4().hex[:6]}-"},
+        "spec": {
+            "parallelism": pods,
+            "completions": pods,
+            "backoffLimit": 0,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+        }
+        | spec,
+    }
+
+
+def prefix(manifest: dict[str, Any]) -> str:
+    """Return how the names of the job's objects begin."""
+    name: str = manifest["metadata"]["generateName"]
+    return name
+
+
+def start(airflow: LocalAirflow, dag_id: str, manifest: dict[str, Any]) -> str:
+    """Start a run of one of the DAGs here with a job."""
+    return airflow.sync(airflow.trigger(dag_id, conf={"job": json.loads(json.dumps(manifest))}))

@@ -1,0 +1,55 @@
+"""One job, given by the run's conf, in the ways in which a task can wait for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.common.compat.sdk import dag, task
+
+from airflow_provider_multikueue.operators import MultiKueueJobOperator
+from airflow_provider_multikueue.sensors import MultiKueueAdmissionSensor, MultiKueueJobSensor
+
+JOB = "{{ dag_run.conf['job'] | tojson }}"
+
+
+def one_job(dag_id: str, **operator: Any) -> None:
+    @dag(dag_id=dag_id, schedule=None, catchup=False)
+    def run_one_job() -> None:
+        train = MultiKueueJobOperator(task_id="train", job=JOB, **operator)
+
+        @task
+        def after(ti: Any = None) -> Any:
+            return ti.xcom_pull("train")["placement"]["region"]
+
+        train >> after()
+
+    run_one_job()
+
+
+one_job("deferred", deferrable=True)
+one_job("in_worker", deferrable=False)
+one_job("retried", deferrable=True, retries=2, retry_delay=timedelta(seconds=1))
+one_job("impatient", deferrable=True, admission_timeout=timedelta(seconds=8))
+one_job("limited", deferrable=True, execution_timeout=timedelta(seconds=12))
+one_job("kept", deferrable=True, on_kill_action="keep")
+
+
+@dag(dag_id="split", schedule=None, catchup=False)
+def split() -> None:
+    """Submit, then wait for admission and for the end in tasks of their own."""
+    submit = MultiKueueJobOperator(task_id="submit", job=JOB, wait_until="submitted", cleanup="never")
+    report = "{{ ti.xcom_pull('submit') | tojson }}"
+    admitted = MultiKueueAdmissionSensor(task_id="admitted", job=report, deferrable=True, timeout=60)
+    ended = MultiKueueJobSensor(task_id="ended", job=report, deferrable=True, timeout=60)
+    submit >> [admitted, ended]
+
+
+@dag(dag_id="mapped", schedule=None, catchup=False)
+def mapped() -> None:
+    """The same job three times."""
+    MultiKueueJobOperator.partial(task_id="train", deferrable=True).expand(job=[JOB] * 3)
+
+
+split()
+mapped()

@@ -1,0 +1,100 @@
+"""What stops a task stops its job, and what only looks like it does not."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
+from airflow_provider_multikueue.sandbox.airflow_runs import poll
+from airflow_provider_multikueue.sandbox.api import Sandbox
+from tests.airflow.conftest import Watcher, job, prefix, start
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
+
+LONG = "import time\nfor i in range(600): print('tick', i, flush=True); time.sleep(1)"
+
+
+def started(airflow: LocalAirflow, dag_id: str) -> tuple[str, str]:
+    """Start a run with a long job and return it, and the job's prefix, when its pod runs."""
+    manifest = job(LONG)
+    run = start(airflow, dag_id, manifest)
+    until_shown(airflow, dag_id, run, "tick 0")
+    return run, prefix(manifest)
+
+
+def until_shown(airflow: LocalAirflow, dag_id: str, run: str, text: str) -> None:
+    airflow.sync(
+        poll(
+            lambda: airflow.task_text(dag_id, run, "train"),
+            lambda log: text in log,
+            within=90,
+            what=f"the log of {dag_id} to show {text!r}",
+        )
+    )
+
+
+def until_gone(airflow: LocalAirflow, watcher: Watcher, name: str) -> None:
+    async def left() -> int:
+        import asyncio
+
+        return await asyncio.to_thread(lambda: len(watcher.jobs(name)) + len(watcher.pods("us-east4", name)))
+
+    airflow.sync(poll(left, lambda count: count == 0, within=40, what=f"{name} to be gone everywhere"))
+
+
+@pytest.mark.parametrize("dag_id", ["deferred", "in_worker"])
+def test_a_task_marked_failed_takes_its_job_along(
+    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher, dag_id: str
+) -> None:
+    run, name = started(airflow, dag_id)
+    airflow.sync(airflow.mark(dag_id, run, "train", "failed"))
+    until_gone(airflow, watcher, name)
+    assert airflow.sync(airflow.task_state(dag_id, run, "train")) == "failed"
+
+
+def test_a_kept_job_outlives_its_task(airflow: LocalAirflow, granting: Sandbox, watcher: Watcher) -> None:
+    run, name = started(airflow, "kept")
+    airflow.sync(airflow.mark("kept", run, "train", "failed"))
+    airflow.sync(airflow.wait_run("kept", run))
+    until_shown(airflow, "kept", run, "trigger completed")
+    assert len(watcher.jobs(name)) == 1
+
+
+def test_a_cleared_task_never_has_two_jobs(airflow: LocalAirflow, granting: Sandbox, watcher: Watcher) -> None:
+    run, name = started(airflow, "deferred")
+    (before,) = watcher.jobs(name)
+    airflow.sync(airflow.clear("deferred", run, "train"))
+    airflow.sync(
+        poll(
+            lambda: airflow.task_instance("deferred", run, "train"),
+            lambda ti: ti["try_number"] == 2 and ti["state"] == "deferred",
+            within=60,
+            what="the second try to wait",
+        )
+    )
+    jobs = [each for each in watcher.jobs(name) if not each["metadata"].get("deletionTimestamp")]
+    assert len(jobs) == 1
+    taken_over = jobs[0]["metadata"]["uid"] == before["metadata"]["uid"]
+    owner = jobs[0]["metadata"]["annotations"]["airflow-provider-multikueue/owner"]
+    assert '"try": 2' in owner or '"try":2' in owner
+    assert taken_over or before["metadata"]["uid"] not in str(jobs)
+    airflow.sync(airflow.mark("deferred", run, "train", "failed"))
+    until_gone(airflow, watcher, name)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_triggerer_that_ends_leaves_the_job_to_the_next(
+    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher, number: signal.Signals
+) -> None:
+    manifest = job("import time\nfor i in range(45): print('tock', i, flush=True); time.sleep(1)")
+    run = start(airflow, "deferred", manifest)
+    until_shown(airflow, "deferred", run, "tock 3")
+    (before,) = watcher.jobs(prefix(manifest))
+    airflow.signal("triggerer", number)
+    airflow.sync(airflow.restart("triggerer"))
+    (still,) = watcher.jobs(prefix(manifest))
+    assert still["metadata"]["uid"] == before["metadata"]["uid"]
+    assert airflow.sync(airflow.wait_run("deferred", run, within=150)) == "success"
+    assert "tock 44" in airflow.sync(airflow.task_text("deferred", run, "train"))
