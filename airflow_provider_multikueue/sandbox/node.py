@@ -35,6 +35,8 @@ HEARTBEAT_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 RECLAIM_GRACE = 15.0
 """Seconds that a pod gets on a node that the cloud takes away."""
+TURNS = 8
+"""How many pods speak to the API server at once."""
 LEASE_NAMESPACE = "kube-node-lease"
 
 
@@ -118,7 +120,14 @@ class NodeAgent:
         _allow_many_files()
         processes = Processes()
         path = ":".join(dict.fromkeys([*os.environ.get("PATH", "").split(":"), *BASE_PATH.split(":")])).strip(":")
-        self._host = Host(self.cluster, processes, self._state_dir, path, allocatable(max(self._gpus.values())))
+        self._host = Host(
+            cluster=self.cluster,
+            processes=processes,
+            state_dir=self._state_dir,
+            path=path,
+            allocatable=allocatable(max(self._gpus.values())),
+            turns=asyncio.Semaphore(TURNS),
+        )
         try:
             await self._endpoint.start()
             async with asyncio.TaskGroup() as group:

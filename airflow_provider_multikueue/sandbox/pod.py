@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Host", "Pod"]
 
+log = logging.getLogger(__name__)
+
 Object = Mapping[str, Any]
 
 HOST_IP = "127.0.0.1"
@@ -39,6 +42,7 @@ class Host:
     state_dir: Path
     path: str
     allocatable: Mapping[str, str]
+    turns: asyncio.Semaphore
 
 
 class Pod:
@@ -56,7 +60,7 @@ class Pod:
         self.path = host.path
         self._policy: str = spec.get("restartPolicy", "Always")
         self.init, self.main, self._sidecars = self._make_containers(spec)
-        self._api = PodApi(host.cluster, pod, self._status)
+        self._api = PodApi(host.cluster, host.turns, pod, self._status)
         self._started: str = status.get("startTime") or rfc3339()
         self._conditions = {entry["type"]: entry for entry in status.get("conditions", ())}
         self._verdict: Verdict | None = None
@@ -153,7 +157,7 @@ class Pod:
         teller = asyncio.create_task(self._api.tell())
         try:
             if not self._over:
-                await self._live()
+                await self._live_or_fail()
             await self._api.told()
             self._ended.set()
             await self._deleted.wait()
@@ -173,6 +177,17 @@ class Pod:
         for task in [teller, *self._background]:
             task.cancel()
         self.folder.remove()
+
+    async def _live_or_fail(self) -> None:
+        try:
+            await self._live()
+        except Exception as error:
+            # Such as a full disk. A pod that stayed as it was last told would be waited for without end.
+            log.exception("Pod %s failed on its node.", self.pod["metadata"]["name"])
+            self.end(Verdict("NodeAgentError", f"{type(error).__name__}: {error}"), 0)
+            self._over = True
+            await asyncio.gather(*self._background, return_exceptions=True)
+            self.changed()
 
     async def _live(self) -> None:
         stopper = asyncio.create_task(self._stop_when_asked())

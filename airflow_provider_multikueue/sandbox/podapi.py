@@ -29,14 +29,21 @@ GONE = {404, 409}
 
 
 class PodApi:
-    """Speaks for one pod. ``build`` gives the status whenever it is to be told."""
+    """Speaks for one pod. ``build`` gives the status whenever it is to be told.
 
-    def __init__(self, cluster: Cluster, pod: Object, build: Callable[[], dict[str, Any]]) -> None:
+    ``turns`` bounds how many statuses are on their way at once: in a burst of pods each then tells what it is by the
+    time that its turn comes, and few connections do.
+    """
+
+    def __init__(
+        self, cluster: Cluster, turns: asyncio.Semaphore, pod: Object, build: Callable[[], dict[str, Any]]
+    ) -> None:
         meta = pod["metadata"]
         self.cluster = cluster
         self.name: str = meta["name"]
         self.namespace: str = meta["namespace"]
         self.uid: str = meta["uid"]
+        self._turns = turns
         self._build = build
         self._dirty = asyncio.Event()
         self._all_told = asyncio.Event()
@@ -60,9 +67,11 @@ class PodApi:
         told: dict[str, Any] | None = None
         while True:
             await self._dirty.wait()
-            self._dirty.clear()
-            status = self._build()
-            if status != told and not await self._patch(status):
+            async with self._turns:
+                self._dirty.clear()
+                status = self._build()
+                done = status == told or await self._patch(status)
+            if not done:
                 self._dirty.set()
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -89,7 +98,8 @@ class PodApi:
         """Delete the pod's object for good, as the last act on a pod whose deletion was asked for."""
         while True:
             try:
-                await self.cluster.delete(PODS, self.name, self.namespace, uid=self.uid, grace=0)
+                async with self._turns:
+                    await self.cluster.delete(PODS, self.name, self.namespace, uid=self.uid, grace=0)
             except ApiError as error:
                 if error.status in GONE:
                     return

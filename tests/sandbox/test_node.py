@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import re
 import ssl
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from airflow_provider_multikueue.client import JOBS, NAMESPACES, NODES, PODS, ApiError, Cluster
 from airflow_provider_multikueue.sandbox.api import Sandbox
@@ -403,7 +405,7 @@ async def test_a_log_cannot_be_read_before_the_start(pods: Pods) -> None:
     assert error.value.status == 400
 
 
-async def test_only_the_api_server_may_read_logs(pods: Pods, fleet: Sandbox) -> None:
+async def test_only_the_api_server_may_read_logs(pods: Pods, fleet: Sandbox, tmp_path: Path) -> None:
     node = (await pods.cluster.list(NODES))[0][0]
     port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
     tls = ssl.create_default_context()
@@ -412,8 +414,23 @@ async def test_only_the_api_server_may_read_logs(pods: Pods, fleet: Sandbox) -> 
     def ask() -> None:
         urllib.request.urlopen(f"https://127.0.0.1:{port}/containerLogs/a/b/c", context=tls, timeout=5)
 
-    with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
+    with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)) as refused:
         await asyncio.to_thread(ask)
+    assert not isinstance(refused.value, urllib.error.HTTPError)
+    user = users(fleet)[f"worker-{fleet.regions[0]}"]
+    if "client-certificate-data" in user:
+        for key in ("client-certificate-data", "client-key-data"):
+            (tmp_path / key).write_bytes(base64.b64decode(user[key]))
+        tls.load_cert_chain(tmp_path / "client-certificate-data", tmp_path / "client-key-data")
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            await asyncio.to_thread(ask)
+
+
+def users(fleet: Sandbox) -> dict[str, Object]:
+    """Return the user of each context in the fleet's kubeconfig."""
+    config = yaml.safe_load(fleet.kubeconfig.read_text())
+    by_name = {entry["name"]: entry["user"] for entry in config["users"]}
+    return {entry["name"]: by_name[entry["context"]["user"]] for entry in config["contexts"]}
 
 
 # -- trouble; these disturb the whole worker, the last one for a minute, until its controllers try again

@@ -86,7 +86,7 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         self.server = Server()
         self.processes = Processes()
-        self.host = Host(self.server, self.processes, folder, "/usr/bin:/bin", {"cpu": "64"})  # type: ignore[arg-type]
+        self.host = Host(self.server, self.processes, folder, "/usr/bin:/bin", {"cpu": "64"}, asyncio.Semaphore(2))  # type: ignore[arg-type]
         self.folder = folder
 
     @asynccontextmanager
@@ -343,6 +343,13 @@ async def test_a_verdict_from_outside_fails_the_pod(rig: Rig) -> None:
     assert (status["phase"], status["reason"]) == ("Failed", "Terminated")
 
 
+async def test_a_pod_that_its_node_cannot_run_is_told_to_have_failed(rig: Rig) -> None:
+    (rig.folder / "pods").write_text("a file where a folder should be")
+    async with rig.pod(sh("true")):
+        status = await rig.server.over()
+    assert (status["phase"], status["reason"]) == ("Failed", "NodeAgentError")
+
+
 async def test_what_happened_during_an_outage_is_told_afterwards(rig: Rig) -> None:
     async with rig.pod(sh("sleep 0.2; exit 6")):
         await rig.server.until(lambda status: status["phase"] == "Running")
@@ -433,16 +440,16 @@ async def test_a_flood_does_not_hold_the_loop(rig: Rig) -> None:
     async def beat() -> None:
         nonlocal longest
         while True:
-            begun = time.perf_counter()
+            begun = time.thread_time()  # of this thread alone: a busy machine is not our doing
             await asyncio.sleep(0.005)
-            longest = max(longest, time.perf_counter() - begun - 0.005)
+            longest = max(longest, time.thread_time() - begun)
 
     beating = asyncio.create_task(beat())
     async with rig.pod(sh("yes 0123456789012345678901234567890123456789 | head -c 200000000")) as pod:
         await rig.server.over(within=30)
         assert pod.container_log("c0", previous=False).path.stat().st_size == 200_000_000
         beating.cancel()
-    assert longest < 0.5
+    assert longest < 0.1
 
 
 async def test_many_pods_at_once(rig: Rig, tmp_path: Path) -> None:
@@ -456,7 +463,7 @@ async def test_many_pods_at_once(rig: Rig, tmp_path: Path) -> None:
 async def _one(mine: Rig, rig: Rig, folder: Path, index: int) -> None:
     """Run one of many pods; they share processes, and each has a server of its own."""
     mine.server, mine.processes, mine.folder = Server(), rig.processes, folder / str(index)
-    mine.host = Host(mine.server, mine.processes, mine.folder, "/usr/bin:/bin", {})  # type: ignore[arg-type]
+    mine.host = Host(mine.server, mine.processes, mine.folder, "/usr/bin:/bin", {}, rig.host.turns)  # type: ignore[arg-type]
     async with mine.pod(sh(f"echo {index}; exit {index % 5}")) as pod:
         status = await mine.server.over(within=20)
         assert state(status)["terminated"]["exitCode"] == index % 5
