@@ -128,6 +128,7 @@ class SharedWatch:
         self._failures = 0
         self._failing_since = 0.0
         self._accepted_at = 0.0
+        self._listed_at = 0.0
         self._listed_for_newcomers = 0.0
 
     # -- subscribers
@@ -170,6 +171,7 @@ class SharedWatch:
     def _stop(self) -> list[asyncio.Task[None]]:
         tasks = [task for task in (self._following, self._fetching, self._looking) if task is not None]
         self._following = self._fetching = self._looking = None
+        self.synced = False
         for task in tasks:
             task.cancel()
         if self._on_stop is not None:
@@ -220,9 +222,10 @@ class SharedWatch:
                     self._tell(self._store.put(item, time.monotonic()))
                 await asyncio.sleep(0)  # let others run between two pages
         self._tell(self._store.keep_only(seen))
-        self._version = version
-        if not self.synced:
-            self.synced = True
+        self._version, self._listed_at = version, time.monotonic()
+        news = not self.synced or self.trouble is not None
+        self.synced, self.trouble = True, None
+        if news:
             self._tell_all()
 
     async def _stream(self, cluster: Cluster, resource: Resource) -> None:
@@ -278,13 +281,16 @@ class SharedWatch:
 
     def _failed(self, error: Exception) -> float:
         """Take note of a failure; return the seconds to wait before the next attempt."""
+        status = error.status if isinstance(error, ApiError) else 0
+        if status == 410 and self._version and time.monotonic() - self._listed_at >= STABLE:
+            self._version = ""  # the server's ordinary way to say: list anew
+            return BACKOFF[0] * random.random()  # noqa: S311 - not all at once
         if self._accepted_at and time.monotonic() - self._accepted_at > STABLE:
             self._failures = 0
         self._accepted_at = 0.0
         self._failures += 1
         if self._failures == 1:
             self._failing_since = time.time()
-        status = error.status if isinstance(error, ApiError) else 0
         if status == 410:
             self._version = ""
         self._stale = status == 404

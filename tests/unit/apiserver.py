@@ -154,7 +154,7 @@ class ApiServer:
         """Serve on loopback."""
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
         scheme = "https" if tls else "http"
