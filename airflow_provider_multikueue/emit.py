@@ -36,8 +36,11 @@ TICK: Final = 0.05
 """Lines that come within this time are joined; it bounds what joining adds to the delay."""
 SLICE: Final = 0.008
 """Seconds for which records are written before the event loop may go on with other things."""
+SMALL_BYTES: Final = 4 * 1024
+"""A record may always be this large, even if the budget is nearly spent."""
+CROWD: Final = 2
 CROWD_BYTES: Final = 16 * 1024
-"""Most bytes in a record while other tasks wait for their turn."""
+"""Most bytes in a record while more than that many other tasks wait for their turn."""
 DISK_BYTES: Final = 1 << 30
 """What all spools of an event loop may take on disk."""
 FLUSH_SECONDS: Final = 60.0
@@ -273,7 +276,8 @@ class Emitter:
             sink = self._queue.popleft()
             self._queued.discard(sink)
             if sink.waiting:
-                size = sink.emit(CROWD_BYTES if len(self._queue) > 2 else RECORD_BYTES)
+                most = CROWD_BYTES if len(self._queue) > CROWD else RECORD_BYTES
+                size = sink.emit(min(most, max(int(self._left[1]), SMALL_BYTES)))
                 self._left[0] -= 1
                 self._left[1] -= size
             if sink.waiting and sink not in self._queued:

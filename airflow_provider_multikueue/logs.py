@@ -169,6 +169,11 @@ class LineDecoder:
         """Return the last line if it lacks its newline; only for a log read to its end after its container ended."""
         return self.feed(b"\n") if self._pending else []
 
+    @property
+    def incomplete(self) -> bytes:
+        """What has come of a line that is not complete."""
+        return self._pending
+
     def progress(self) -> str | None:
         r"""Return the newest state of an incomplete line that is being overwritten (with \r), without taking it."""
         if not self._live or self._drop != 0 or not (self._overwriting or b"\r" in self._pending):

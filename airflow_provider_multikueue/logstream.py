@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from airflow_provider_multikueue.logs import Line, LogCursor
     from airflow_provider_multikueue.podview import Run
 
+log = logging.getLogger(__name__)
+
 __all__ = ["ContainerStream", "Listener"]
 
 SILENCE: Final = 300.0
 """Seconds after which a stream without a byte is opened anew."""
 LAST_SILENCE: Final = 0.5
 """The same once the container has ended: a stream that has not come to its end by then is stuck."""
+SEARCH_SILENCE: Final = 10.0
+"""The same where the server has first to find the place in a long log."""
 FIRST_PAUSE: Final = 0.025
 AGAIN_PAUSE: Final = 0.15
 PAUSE: Final = 5.0
@@ -116,14 +120,17 @@ class ContainerStream:
             last = self.run.ended
             self._changed.clear()
             try:
+                before = self._decoder.incomplete
                 news = await self._connect(follow=not last, previous=self.run.previous)
-                if last and self._clean:
-                    self._take(self._decoder.finish())
-                    self.complete = True
+                if last and self._clean and not news and self._decoder.incomplete == before:
+                    # twice the same end: a gateway that ends streams early, in good order, would not do that
+                    self._finish()
                     return
             except ApiError as error:
                 pause = self._after_error(error)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it must not fail a task
+            except Exception as error:  # whatever it is, it must not fail a task
+                if not isinstance(error, _UnreadableError):
+                    log.exception("reading the log of %s failed", self.run.pod)
                 pause = self._after_failure(str(error) or repr(error))
                 if last and self._failures > LAST_TRIES:
                     self._lost("it can't be read")
@@ -131,7 +138,7 @@ class ContainerStream:
             else:
                 self._recovered()
                 self._failures = 0 if news else self._failures + 1
-                pause = self._backoff(AGAIN_PAUSE, LAST_PAUSE)
+                pause = FIRST_PAUSE if last and self._clean else self._backoff(AGAIN_PAUSE, LAST_PAUSE)
             if pause is None:
                 return
             await self._wait(pause)
@@ -140,19 +147,19 @@ class ContainerStream:
 
     async def _connect(self, *, follow: bool, previous: bool) -> bool:
         """Deliver what one connection gives; return whether there was anything new. ``_clean``: it ended in order."""
-        self._decoder.reconnect()
         self._cut = False
         before, run = self._decoder.cursor, self.run
         async with self._cluster.log(
             run.namespace, run.pod, run.container, follow=follow, since_time=before.since_time, previous=previous
         ) as chunks:
             self.reopened, self._opened, self._clean = self._opened, True, False
+            self._decoder.reconnect()
             try:
-                async with asyncio.timeout(self._silence) as self._patience:
+                async with asyncio.timeout(self._silence(follow=follow)) as self._patience:
                     async for chunk in chunks:
                         if self._cut:
                             break
-                        self._be_patient(self._silence)
+                        self._be_patient(self._silence(follow=follow))
                         self._read_chunk(chunk)
                         await asyncio.sleep(0)  # the buffer may hold more than one task should have at once
                     else:
@@ -163,9 +170,14 @@ class ContainerStream:
                 self._patience = None
         return self._decoder.cursor != before
 
-    @property
-    def _silence(self) -> float:
-        return LAST_SILENCE if self.run.ended else SILENCE
+    def _finish(self) -> None:
+        self.complete = True
+        self._take(self._decoder.finish())
+
+    def _silence(self, *, follow: bool) -> float:
+        if follow:
+            return LAST_SILENCE if self.run.ended else SILENCE
+        return SEARCH_SILENCE
 
     def _be_patient(self, seconds: float) -> None:
         if self._patience is not None:
@@ -201,7 +213,9 @@ class ContainerStream:
     def _after_error(self, error: ApiError) -> float | None:
         """Return after how many seconds to try again; None: not any more."""
         if error.status == 404 or (error.status == 400 and self.run.previous):
-            if not (self._clean and self._opened):
+            if self._clean:
+                self._finish()
+            else:
                 self._lost("its pod is gone" if error.status == 404 else "its log was removed at a restart")
             return None
         if error.status == 400 and "waiting to start" in error.message:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from airflow_provider_multikueue.logtext import Block, pieces
 
@@ -25,6 +25,7 @@ class Sink(Protocol):
         """Log ``text`` as one record; a percent sign in it is no placeholder."""
 
 
+@runtime_checkable
 class LineSink(Sink, Protocol):
     """A sink that also takes lines of streams, and knows how far each stream has come out."""
 
@@ -46,7 +47,7 @@ class LineSink(Sink, Protocol):
 
 def line_sink(sink: Sink) -> LineSink:
     """Return a sink for lines: ``sink`` itself if it is one, else one that gives all to it at once."""
-    return cast("LineSink", sink) if hasattr(sink, "lines") else DirectSink(sink)
+    return sink if isinstance(sink, LineSink) else DirectSink(sink)
 
 
 class DirectSink:

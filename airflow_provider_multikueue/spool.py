@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections import deque
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.logs import Mark
@@ -18,6 +18,7 @@ __all__ = ["Entry", "Quota", "Spool", "Thinned"]
 
 MEMORY_BYTES = 128 * 1024
 DISK_BYTES = 64 * 1024 * 1024
+SEGMENT_BYTES = 2 * 1024 * 1024
 KEPT_BYTES = 48 * 1024
 _HEAD = 4
 
@@ -41,82 +42,101 @@ class Quota:
     left: int
 
 
+class _Segment:
+    """A file without a name, written once and read once."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile(prefix="multikueue-log-", buffering=0)  # noqa: SIM115 - closed by the spool
+        self.read = self.written = 0
+
+    def append(self, data: bytes) -> bool:
+        size = os.pwrite(self.file.fileno(), data, self.written)
+        if size < len(data):
+            return False
+        self.written += size
+        return True
+
+    def take(self) -> Entry:
+        number = self.file.fileno()
+        size = int.from_bytes(os.pread(number, _HEAD, self.read), "big")
+        entry = Entry(*marshal.loads(os.pread(number, size, self.read + _HEAD)))  # noqa: S302 - our own file
+        self.read += _HEAD + size
+        return entry
+
+
 class Spool:
     """First in, first out, within ``memory`` and ``disk`` bytes, and what is left of a quota that spools share."""
 
     def __init__(self, *, memory: int = MEMORY_BYTES, disk: int = DISK_BYTES, quota: Quota | None = None) -> None:
-        self._memory, self._disk = memory, disk
-        self._quota = quota or Quota(disk)
+        self._memory = memory
+        self._quotas = (Quota(disk), quota or Quota(disk))
         self._front: deque[Entry] = deque()
         self._front_bytes = 0
-        self._file: IO[bytes] | None = None
-        self._read = self._written = 0
+        self._segments: deque[_Segment] = deque()
 
     def __len__(self) -> int:
         """Return how much there is: 0 only when it is empty."""
-        return len(self._front) + self._written - self._read
+        return len(self._front) + len(self._segments)
 
     def push(self, entry: Entry) -> bool:
         """Take the entry in; False when there is no room."""
         size = len(entry.text)
-        if self._read == self._written and (not self._front or self._front_bytes + size <= self._memory):
+        if not self._segments and (not self._front or self._front_bytes + size <= self._memory):
             self._front.append(entry)
             self._front_bytes += size
             return True
         data = marshal.dumps(tuple(entry))
-        if len(data) > min(self._disk - self._written, self._quota.left):
-            return False
         return self._write(len(data).to_bytes(_HEAD, "big") + data)
 
     def peek(self) -> Entry | None:
         """Return the oldest entry and keep it."""
-        if not self._front and self._read < self._written:
+        while not self._front and self._segments:
             self._load()
         return self._front[0] if self._front else None
 
     def pop(self) -> Entry:
-        """Return the oldest entry and let it go."""
+        """Return the oldest entry, which `peek` has shown, and let it go."""
         entry = self._front.popleft()
         self._front_bytes -= len(entry.text)
         return entry
 
     def close(self) -> None:
-        """Drop everything; the file goes with it."""
+        """Drop everything; the files go with it."""
         self._front.clear()
         self._front_bytes = 0
-        self._forget_file()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        while self._segments:
+            self._drop()
 
     def _write(self, data: bytes) -> bool:
+        if len(data) > min(quota.left for quota in self._quotas):
+            return False
         with contextlib.suppress(OSError):  # a full or read-only disk is no room, too
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(prefix="multikueue-log-", buffering=0)  # noqa: SIM115 - nameless
-            written = os.pwrite(self._file.fileno(), data, self._written)
-            if written == len(data):
-                self._written += written
-                self._quota.left -= written
+            if not self._segments or self._segments[-1].written >= SEGMENT_BYTES:
+                self._segments.append(_Segment())
+            if self._segments[-1].append(data):
+                self._spend(len(data))
                 return True
+        if self._segments and not self._segments[-1].written:
+            self._drop(self._segments.pop())
         return False
 
     def _load(self) -> None:
-        if self._file is None:
-            return
-        number = self._file.fileno()
-        while self._read < self._written and self._front_bytes < self._memory:
-            size = int.from_bytes(os.pread(number, _HEAD, self._read), "big")
-            entry = Entry(*marshal.loads(os.pread(number, size, self._read + _HEAD)))  # noqa: S302 - our own file
-            self._read += _HEAD + size
+        first = self._segments[0]
+        while first.read < first.written and self._front_bytes < self._memory:
+            entry = first.take()
             self._front.append(entry)
             self._front_bytes += len(entry.text)
-        if self._read == self._written:
-            self._forget_file()
-            os.ftruncate(number, 0)
+        if first.read == first.written:
+            self._drop(self._segments.popleft())
 
-    def _forget_file(self) -> None:
-        self._quota.left += self._written
-        self._read = self._written = 0
+    def _drop(self, segment: _Segment | None = None) -> None:
+        segment = segment or self._segments.popleft()
+        segment.file.close()
+        self._spend(-segment.written)
+
+    def _spend(self, size: int) -> None:
+        for quota in self._quotas:
+            quota.left -= size
 
 
 class Thinned:
