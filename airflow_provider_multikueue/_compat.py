@@ -165,7 +165,7 @@ async def get_connection(conn_id: str) -> Connection:
 async def mask_secrets(secrets: Iterable[str]) -> None:
     """Hide each of the texts in every log of this process, and of its supervisor."""
     if AIRFLOW_2:  # until 2.11 goes
-        from airflow.providers.common.compat.sdk import mask_secret
+        from airflow.utils.log.secrets_masker import mask_secret
 
         for secret in secrets:
             mask_secret(secret)
