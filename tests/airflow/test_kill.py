@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
+from airflow_provider_multikueue.sandbox.airflow import TASK_ENDS, LocalAirflow
 from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.airflow.conftest import Watcher, job, prefix, start
@@ -25,6 +25,7 @@ def started(airflow: LocalAirflow, dag_id: str) -> tuple[str, str]:
 
 
 def until_shown(airflow: LocalAirflow, dag_id: str, run: str, text: str) -> None:
+    airflow.sync(airflow.wait_task(dag_id, run, "train", {"running", "deferred", *TASK_ENDS}))
     airflow.sync(
         poll(
             lambda: airflow.task_text(dag_id, run, "train"),
@@ -80,6 +81,8 @@ def test_a_cleared_task_never_has_two_jobs(airflow: LocalAirflow, granting: Sand
     owner = jobs[0]["metadata"]["annotations"]["airflow-provider-multikueue/owner"]
     assert '"try": 2' in owner or '"try":2' in owner
     assert taken_over or before["metadata"]["uid"] not in str(jobs)
+    # A trigger that has not begun yet can't be told of a kill.
+    until_shown(airflow, "deferred", run, "tick")
     airflow.sync(airflow.mark("deferred", run, "train", "failed"))
     until_gone(airflow, watcher, name)
 
