@@ -27,6 +27,7 @@ Object = dict[str, Any]
 MANAGER = "manager"
 LINGER = 5.0
 """Seconds that an unused fleet stays open: the next task often comes at once."""
+LAST_WORDS = 3.0
 KUEUE = "kueue.x-k8s.io"
 AUTOSCALING = "autoscaling.x-k8s.io"
 
@@ -227,6 +228,7 @@ async def _keep(shared: _Shared, fleets: dict[str, _Shared], digest: str) -> Non
     finally:
         if fleets.get(digest) is shared:
             del fleets[digest]
+        await _last_words(shared)
         shared.fleet.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await (await shared.fleet).close()
@@ -239,3 +241,12 @@ async def _left_alone(shared: _Shared) -> bool:
         async with asyncio.timeout(LINGER):
             await shared.changed.wait()
     return not shared.users
+
+
+async def _last_words(shared: _Shared) -> None:
+    """Let users that end with the loop do what they do at their end, for a moment."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORDS):
+            while shared.users:
+                shared.changed.clear()
+                await shared.changed.wait()

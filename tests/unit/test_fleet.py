@@ -1,0 +1,224 @@
+"""Fleets are shared by all on a loop who open the same connection, and closed after the last."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from airflow_provider_multikueue import fleet as fleets
+from airflow_provider_multikueue.client import ApiError
+from airflow_provider_multikueue.connection import FleetConfig
+from airflow_provider_multikueue.exceptions import FleetConfigurationError
+from airflow_provider_multikueue.fleet import open_fleet
+from airflow_provider_multikueue.names import JOB_LABEL
+from tests.unit.apiserver import ApiServer, Feed, kubeconfig, listed, obj, until
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer().running() as running:
+        for group, plural in (("kueue.x-k8s.io", "workloads"), ("autoscaling.x-k8s.io", "provisioningrequests")):
+            running.on("GET", f"/apis/{group}", {"versions": [{"version": "v1beta2"}], "preferredVersion": {}})
+            running.on("GET", f"/apis/{group}/v1beta2", {"resources": [{"name": plural, "namespaced": True}]})
+        yield running
+
+
+def configured(server: ApiServer, tmp_path: Path, **workers: str) -> FleetConfig:
+    """Return a fleet whose manager and workers are contexts of one file."""
+    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig(server.url, token="some-token")))
+    path = str(tmp_path / "config")
+    listed_workers = {name: {"kube_config_path": path, "region": region} for name, region in workers.items()}
+    return FleetConfig.from_extra({"manager_kube_config_path": path, "workers": listed_workers}, conn_id="fleet")
+
+
+async def test_all_who_open_the_same_connection_share_one_fleet(server, tmp_path):
+    config = configured(server, tmp_path)
+    async with open_fleet(config) as one, open_fleet(configured(server, tmp_path)) as two:
+        assert one is two
+    async with open_fleet(config) as three:
+        assert three is one
+
+
+async def test_a_fleet_is_closed_a_while_after_its_last_user(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(fleets, "LINGER", 0.05)
+    config = configured(server, tmp_path)
+    async with open_fleet(config) as first:
+        await asyncio.sleep(0.1)
+        server.on("GET", "/version", {"gitVersion": "v1.35.4"})
+        assert await first.manager.version()
+    loop = asyncio.get_running_loop()
+    await until(lambda: not fleets._shared[loop])
+    await until(lambda: first.manager._transport._session.closed)
+    async with open_fleet(config) as second:
+        assert second is not first
+
+
+async def test_a_fleet_that_cannot_be_opened_is_tried_anew_by_the_next(server, tmp_path):
+    config = configured(server, tmp_path)
+    kept = (tmp_path / "config").read_text()
+    (tmp_path / "config").unlink()
+    for _ in range(2):
+        with pytest.raises(FleetConfigurationError, match="manager_kube_config_path"):
+            async with open_fleet(config):
+                pass
+    (tmp_path / "config").write_text(kept)
+    async with open_fleet(config):
+        pass
+
+
+def test_a_short_lived_loop_leaves_nothing_behind(tmp_path):
+    code = """
+import asyncio, json
+from airflow_provider_multikueue.connection import FleetConfig
+from airflow_provider_multikueue.fleet import open_fleet
+from tests.unit.apiserver import ApiServer, kubeconfig, listed, obj, until
+
+async def main(leave):
+    async with ApiServer().running() as server:
+        server.on("GET", "/apis/batch/v1/namespaces/default/jobs", listed(obj("a")))
+        extra = {"manager_kube_config": json.dumps(kubeconfig(server.url))}
+        async with open_fleet(FleetConfig.from_extra(extra, conn_id="x")) as fleet:
+            jobs = await fleet.watch_jobs(fleet.manager, "default")
+            subscription = jobs.subscribe("a", lambda: None)
+            await until(lambda: subscription.synced)
+            if not leave:
+                subscription.close()
+
+for leave in (True, False):
+    asyncio.run(main(leave))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-X", "dev", "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).parents[2],
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_each_loop_has_a_fleet_of_its_own(server, tmp_path):
+    config = configured(server, tmp_path)
+    found = []
+
+    async def elsewhere() -> None:
+        async with open_fleet(config) as fleet:
+            found.append(fleet)
+
+    async with open_fleet(config) as here:
+        thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+    assert found[0] is not here
+
+
+async def test_workers_are_connected_when_first_asked_for(server, tmp_path):
+    async with open_fleet(configured(server, tmp_path, us="us-east4", eu="europe-west4")) as fleet:
+        assert fleet.worker_names == ("eu", "us")
+        assert fleet.workers == {}
+        one, two = await asyncio.gather(fleet.worker("us"), fleet.worker("us"))
+        assert one is two
+        assert one.name == "us"
+        assert fleet.region("us") == "us-east4"
+        assert (await fleet.worker("asia"), fleet.region("asia"), fleet.region(None)) == (None, None, None)
+
+
+async def test_a_worker_whose_file_is_missing_fails_by_itself(server, tmp_path):
+    path = str(tmp_path / "config")
+    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig(server.url)))
+    workers = {"us": {"kube_config_path": str(tmp_path / "absent"), "region": "us-east4"}}
+    config = FleetConfig.from_extra({"manager_kube_config_path": path, "workers": workers}, conn_id="x")
+    async with open_fleet(config) as fleet:
+        with pytest.raises(FleetConfigurationError, match="absent"):
+            await fleet.worker("us")
+        pods = await fleet.watch_pods("us", "default")
+        subscription = pods.subscribe("train", lambda: None)
+        await until(lambda: subscription.trouble)
+        assert "absent" in subscription.trouble.text
+        subscription.close()
+
+
+@pytest.mark.parametrize(
+    "extra", [{"manager_conn_id": "kubernetes_default"}, {"manager_gke_cluster": "projects/p/locations/l/clusters/c"}]
+)
+async def test_forms_without_a_loader_are_refused_by_name(extra):
+    with pytest.raises(FleetConfigurationError, match=next(iter(extra))):
+        async with open_fleet(FleetConfig.from_extra(extra, conn_id="x")):
+            pass
+
+
+async def test_the_same_watch_is_given_to_all(server, tmp_path):
+    async with open_fleet(configured(server, tmp_path, us="us-east4")) as fleet:
+        us = await fleet.worker("us")
+        assert await fleet.watch_pods(us, "default") is await fleet.watch_pods("us", "default")
+        assert await fleet.watch_pods(us, "default") is not await fleet.watch_pods(us, "other")
+        assert await fleet.watch_jobs("manager", "default") is await fleet.watch_jobs(fleet.manager, "default")
+
+
+async def test_workloads_are_found_by_name_by_owner_and_by_label(server, tmp_path):
+    meta = {"ownerReferences": [{"kind": "Job", "uid": "job-1"}], "labels": {"kueue.x-k8s.io/job-uid": "job-2"}}
+    workload = obj("w", metadata=meta, spec={"podSets": [{"name": "main", "count": 3, "template": {"x": 1}}]})
+    server.on("GET", "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads", listed(workload, obj("other")))
+    async with open_fleet(configured(server, tmp_path)) as fleet:
+        watch = await fleet.watch_workloads(fleet.manager, "default")
+        found = [watch.subscribe(key, lambda: None) for key in ("w", "job-1", "job-2", "job-3")]
+        await until(lambda: found[0].synced)
+        assert [len(subscription.objects) for subscription in found] == [1, 1, 1, 0]
+        (trimmed,) = found[0].objects.values()
+        assert trimmed["spec"]["podSets"] == [{"name": "main", "count": 3}]
+
+
+async def test_pods_are_found_by_our_label_and_else_by_the_batch_controllers(server, tmp_path):
+    ours = obj("p1", metadata={"labels": {JOB_LABEL: "train", "batch.kubernetes.io/job-name": "set-workers-0"}})
+    plain = obj("p2", metadata={"labels": {"batch.kubernetes.io/job-name": "foreign"}})
+    server.on("GET", "/api/v1/namespaces/default/pods", listed(ours, plain, obj("p3", metadata={"labels": None})))
+    async with open_fleet(configured(server, tmp_path, us="us-east4")) as fleet:
+        watch = await fleet.watch_pods("us", "default")
+        found = [watch.subscribe(key, lambda: None) for key in ("train", "foreign", "set-workers-0")]
+        await until(lambda: found[0].synced)
+        assert [list(subscription.objects) for subscription in found] == [["uid-p1"], ["uid-p2"], []]
+
+
+async def test_provisioning_requests_are_found_by_their_workload(server, tmp_path):
+    feed = Feed()
+    path = "/apis/autoscaling.x-k8s.io/v1beta2/namespaces/default/provisioningrequests"
+    owner = {"ownerReferences": [{"kind": "Workload", "name": "job-train", "uid": "w"}]}
+    server.on("GET", path, listed())
+    server.on_watch(path, feed)
+    async with open_fleet(configured(server, tmp_path, us="us-east4")) as fleet:
+        watch = await fleet.watch_provisioning("us", "default")
+        found = watch.subscribe("job-train", lambda: None)
+        feed.send(("ADDED", obj("job-train-dws-prov-1", 2, metadata=owner)))
+        await until(lambda: found.objects)
+
+
+async def test_a_version_that_vanished_is_discovered_anew(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("airflow_provider_multikueue.watch.BACKOFF", (0.01, 0.05))
+    async with open_fleet(configured(server, tmp_path)) as fleet:
+        watch = await fleet.watch_workloads(fleet.manager, "default")
+        found = watch.subscribe("w", lambda: None)
+        await until(lambda: found.trouble and found.trouble.status == 404)
+        server.on("GET", "/apis/kueue.x-k8s.io", {"versions": [{"version": "v1beta3"}]})
+        server.on("GET", "/apis/kueue.x-k8s.io/v1beta3", {"resources": [{"name": "workloads", "namespaced": True}]})
+        server.on("GET", "/apis/kueue.x-k8s.io/v1beta3/namespaces/default/workloads", listed(obj("w")))
+        await until(lambda: found.objects)
+
+
+async def test_nothing_secret_is_in_the_fleets_representations(server, tmp_path):
+    config = FleetConfig.from_extra(
+        {"manager_kube_config": json.dumps(kubeconfig(server.url, token="secret-token"))}, conn_id="x"
+    )
+    async with open_fleet(config) as fleet:
+        with pytest.raises(ApiError) as caught:
+            await fleet.manager.resource("none", "none")
+        for thing in (config, fleet.manager.source, fleet.manager._transport._access, caught.value):
+            assert "secret-token" not in repr(thing)
