@@ -26,8 +26,8 @@ test: setup setup-2.11 ## unit tests on both Airflow versions, then everything o
 test-unit: setup setup-2.11 ## unit tests on both Airflow versions
 	@scripts/test.sh unit
 
-test-fleet: setup setup-2.11 ## the long ones: fleet faults, other Kueue, other Airflow
-	@scripts/test.sh fleet
+test-fleet: setup setup-2.11 ## the long ones: the fleet's tests on Airflow 2.11, and those marked fleet
+	@scripts/test.sh long
 
 demo: setup ## a DAG on a real fleet and a real Airflow, followed here from start to end
 	@$(PYTHON) scripts/demo.py

@@ -3,7 +3,8 @@
 #
 #   scripts/test.sh          unit tests on both Airflow versions, then all that needs a fleet, on Airflow 3.3
 #   scripts/test.sh unit     the unit tests alone, on both versions
-#   scripts/test.sh fleet    the long tests (marker fleet), on both versions
+#   scripts/test.sh on-fleet what needs a fleet alone, on Airflow 3.3
+#   scripts/test.sh long     the same on Airflow 2.11, and the tests with the marker fleet
 #
 # All parts are run, so that one round shows everything; fails if any part did.
 set -uo pipefail
@@ -23,25 +24,38 @@ unit() {
   part "unit tests, Airflow 2.11" "$python_2" -m pytest tests/unit -n 2 --dist loadgroup "$@"
 }
 
-fleet_programs() {
-  part "programs of the sandbox" "$python" -m airflow_provider_multikueue sandbox build
+# One fleet for all parts that need one; the first time its programs are built, which shows its progress here.
+fleet() {
+  [[ -n "${MULTIKUEUE_TEST_SANDBOX:-}" ]] && return
+  local name="test-$$"
+  part "a fleet" "$python" -m airflow_provider_multikueue sandbox up --name "$name"
+  trap '"$python" -m airflow_provider_multikueue sandbox down --name "'"$name"'" >/dev/null' EXIT
+  export MULTIKUEUE_TEST_SANDBOX="$name"
+}
+
+on_fleet() {
+  fleet
+  part "tests on a fleet, Airflow 3.3" "$python" -m pytest tests/sandbox tests/airflow -m "not fleet" \
+    --cov --cov-append --cov-report=term --durations=10 "$@"
+}
+
+long() {
+  fleet
+  part "tests on a fleet, Airflow 2.11" env "MULTIKUEUE_TEST_AIRFLOW_PYTHON=$python_2" \
+    "$python" -m pytest tests/airflow -m "not fleet" --durations=10 "$@"
+  part "long tests" "$python" -m pytest tests/sandbox tests/airflow -m fleet --durations=10 "$@"
 }
 
 case "${1:-all}" in
   all)
     "$python" -m coverage erase
     unit
-    fleet_programs
-    part "tests on a fleet, Airflow 3.3" "$python" -m pytest tests/sandbox tests/airflow -m "not fleet" \
-      --cov --cov-append --cov-report=term --durations=10
+    on_fleet
     ;;
   unit) unit "${@:2}" ;;
-  fleet)
-    fleet_programs
-    part "long tests, Airflow 2.11" "$python_2" -m pytest tests -m fleet --durations=10 "${@:2}"
-    part "long tests, Airflow 3.3" "$python" -m pytest tests -m fleet --durations=10 "${@:2}"
-    ;;
-  *) echo "usage: scripts/test.sh [unit|fleet] [pytest's options]" >&2; exit 2 ;;
+  on-fleet) on_fleet "${@:2}" ;;
+  long) long "${@:2}" ;;
+  *) echo "usage: scripts/test.sh [unit|on-fleet|long] [pytest's options]" >&2; exit 2 ;;
 esac
 
 if ((${#failed[@]})); then
