@@ -43,6 +43,8 @@ TROUBLE: Final = 15.0
 PROGRESS: Final = 10.0
 """Seconds between two states of a progress bar that are shown."""
 LAST_TRIES: Final = 8
+SLICE_BYTES: Final = 32 * 1024
+"""What is dealt with before other tasks have their turn: about a millisecond's worth."""
 
 # A kubelet that has begun its answer can report trouble only within it.
 _KUBELET = re.compile(
@@ -160,8 +162,9 @@ class ContainerStream:
                         if self._cut:
                             break
                         self._be_patient(self._silence(follow=follow))
-                        self._read_chunk(chunk)
-                        await asyncio.sleep(0)  # the buffer may hold more than one task should have at once
+                        for start in range(0, len(chunk), SLICE_BYTES):
+                            self._read_chunk(chunk[start : start + SLICE_BYTES])
+                            await asyncio.sleep(0)
                     else:
                         self._clean = True
             except TimeoutError:

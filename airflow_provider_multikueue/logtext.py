@@ -122,6 +122,8 @@ class Levels:
         if line.startswith("Traceback (most recent call last)"):
             self.in_traceback = True
             return logging.ERROR
+        if not _HINT.search(line):
+            return logging.INFO
         bare = _COLOURS.sub("", line[:500])
         for form in _FORMATS:
             if found := form.match(bare):
@@ -150,7 +152,7 @@ def blocks(lines: Sequence[Line], levels: Levels, *, prefix: str = "", late: boo
     texts = [line[1] for line in lines]
     whole = "\n".join(texts)
     if _SPECIAL.search(whole):
-        texts = [clean(text) for text in texts]
+        texts = [clean(text) if _SPECIAL.search(text) else text for text in texts]
     if levels.in_traceback or _HINT.search(whole):
         kinds = [levels.of(text) for text in texts]
     else:

@@ -176,7 +176,9 @@ class Thinned:
         """Return what was kept, with a line that says what is missing, and begin anew."""
         out: list[Entry] = []
         if self._skipped:
-            out.append(Entry(logging.WARNING, f"── {self._skipped:,} lines skipped{see} ──"))
+            out.append(
+                Entry(logging.WARNING, f"── {self._skipped:,} lines skipped: more than this log can carry{see} ──")
+            )
             out += [Entry(logging.INFO, "", 0, "", source, mark) for source, mark in self._marks.items()]
         out += [*self._errors, *self._last]
         self._begin()

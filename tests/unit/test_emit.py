@@ -276,7 +276,7 @@ def test_thinned_keeps_what_matters_and_counts_the_rest() -> None:
         thinned.add(entry(number))
     kept = thinned.take(", see there")
     lines = sum(each.lines for each in kept[1:])
-    assert kept[0].text == f"── {101 - lines} lines skipped, see there ──"
+    assert kept[0].text == f"── {101 - lines} lines skipped: more than this log can carry, see there ──"
     assert any(each.text == "boom" for each in kept)
     assert kept[-1] == entry(99)
     assert not thinned
