@@ -108,7 +108,7 @@ def _deadline(ending: Ending) -> str:
 def _failed(seen: Observation, ending: Ending, pods: Pods, tail: Sequence[str]) -> MultiKueueError:
     """Tell the job's own failure from one of memory, node, image or configuration."""
     ends = _ends(pods)
-    killed = [end for end in ends if end.reason == "OOMKilled"]
+    killed = [end for end in ends if end.reason == "OOMKilled" and not _outlived(end, ends)]
     if killed:
         what = f"ran out of memory: {_said(ending)}"
         return JobOutOfMemoryError(_text(seen, what, (*killed, *(e for e in ends if e not in killed)), tail, "memory"))
@@ -119,6 +119,11 @@ def _failed(seen: Observation, ending: Ending, pods: Pods, tail: Sequence[str]) 
     if problem and not ends:
         return StartupError(_text(seen, f"could not start: {problem}", ends, tail, "startup"))
     return JobFailedError(_text(seen, f"failed: {_said(ending)}", ends, tail, "failed"))
+
+
+def _outlived(end: ContainerEnd, ends: Sequence[ContainerEnd]) -> bool:
+    """Whether a pod that was made after ``end`` failed too: the job was given another chance, and that decided."""
+    return bool(end.finished) and any(other.created >= end.finished for other in ends)
 
 
 def _ends(pods: Pods) -> tuple[ContainerEnd, ...]:

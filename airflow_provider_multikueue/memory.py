@@ -33,11 +33,11 @@ def remember(memory: Memory, view: View) -> Memory:
         ),
         inactive_since=_since(memory.inactive_since, view.now, when=is_inactive(view.workload)),
     )
+    if cluster := _chosen(view):
+        memory = replace(memory, cluster=cluster)
     if is_true(view.workload, "Evicted") and memory.cluster:
         reason = memory.of(memory.cluster).cause or told(view.workload, "Evicted")
         memory = replace(memory, left=memory.cluster, left_reason=reason)
-    if cluster := _chosen(view):
-        memory = replace(memory, cluster=cluster)
     if is_true(view.workload, "Admitted"):
         memory = replace(memory, admitted=_epoch(view.workload, "Admitted"))
     return replace(memory, used_up=memory.used_up or _used_up(memory, view))

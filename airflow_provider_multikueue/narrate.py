@@ -67,15 +67,21 @@ def describe_waiting(observation: Observation, *, now: float | None = None, regi
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time for a reader: ``4.4 s``, ``12 min 5 s``, ``3 h 20 min``."""
-    seconds = max(seconds, 0.0)
+    """Return a length of time for a reader: ``4.4 s``, ``12 min 5 s``, ``3 h 20 min``, ``3 d 3 h``."""
+    seconds = max(round(seconds, 1), 0.0)
     if seconds < 60:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+        return f"{seconds:g} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return _two_units(whole, 60, "min", 1, "s")
+    if whole < 86400:
+        return _two_units(whole, 3600, "h", 60, "min")
+    return _two_units(whole, 86400, "d", 3600, "h")
+
+
+def _two_units(whole: int, large: int, name: str, small: int, below: str) -> str:
+    first, rest = divmod(whole, large)
+    return f"{first} {name} {rest // small} {below}" if rest // small else f"{first} {name}"
 
 
 def _stop(text: str) -> str:

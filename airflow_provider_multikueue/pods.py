@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_multikueue.conditions import condition, items_at, parse_time, text_at, time_at
+from airflow_provider_multikueue.conditions import condition, items_at, parse_time, text_at
 from airflow_provider_multikueue.kinds import get_at
 
 __all__ = ["ContainerEnd", "container_ends", "first_start", "node_lost", "running_pods", "startup_problem"]
@@ -29,8 +29,8 @@ class ContainerEnd:
     exit_code: int | None
     reason: str
     message: str = ""
+    created: str = ""  # the pod
     finished: str = ""
-    init: bool = False
 
     @property
     def failed(self) -> bool:
@@ -38,10 +38,9 @@ class ContainerEnd:
         return self.exit_code != 0
 
 
-def _statuses(pod: Pod) -> Iterator[tuple[bool, Mapping[str, Any]]]:
+def _statuses(pod: Pod) -> Iterator[Mapping[str, Any]]:
     for field in ("initContainerStatuses", "containerStatuses"):
-        for status in items_at(pod, "status", field):
-            yield field == "initContainerStatuses", status
+        yield from items_at(pod, "status", field)
 
 
 def container_ends(pods: Iterable[Pod]) -> tuple[ContainerEnd, ...]:
@@ -51,7 +50,7 @@ def container_ends(pods: Iterable[Pod]) -> tuple[ContainerEnd, ...]:
 
 
 def _ends_of(pod: Pod) -> Iterator[ContainerEnd]:
-    for init, status in _statuses(pod):
+    for status in _statuses(pod):
         ended = get_at(status, ("state", "terminated")) or get_at(status, ("lastState", "terminated"))
         if not isinstance(ended, Mapping):
             continue
@@ -62,8 +61,8 @@ def _ends_of(pod: Pod) -> Iterator[ContainerEnd]:
             exit_code=code if isinstance(code, int) else None,
             reason=text_at(ended, "reason"),
             message=text_at(ended, "message").strip(),
+            created=text_at(pod, "metadata", "creationTimestamp"),
             finished=text_at(ended, "finishedAt"),
-            init=init,
         )
 
 
@@ -72,7 +71,7 @@ def first_start(pods: Iterable[Pod]) -> datetime | None:
     times = [
         parse_time(text_at(status, state, phase, "startedAt"))
         for pod in pods
-        for _, status in _statuses(pod)
+        for status in _statuses(pod)
         for state in ("state", "lastState")
         for phase in ("running", "terminated")
     ]
@@ -81,7 +80,7 @@ def first_start(pods: Iterable[Pod]) -> datetime | None:
 
 def running_pods(pods: Iterable[Pod]) -> int:
     """Return how many of ``pods`` have a container that runs now."""
-    return sum(any(get_at(status, ("state", "running")) is not None for _, status in _statuses(pod)) for pod in pods)
+    return sum(any(get_at(status, ("state", "running")) is not None for status in _statuses(pod)) for pod in pods)
 
 
 def node_lost(pods: Iterable[Pod]) -> str | None:
@@ -114,7 +113,7 @@ def startup_problem(pods: Iterable[Pod]) -> str | None:
 
 
 def _container_problem(pod: Pod) -> str | None:
-    for _, status in _statuses(pod):
+    for status in _statuses(pod):
         reason = text_at(status, "state", "waiting", "reason")
         if reason not in _IMAGE and reason not in _CONFIG:
             continue
@@ -129,8 +128,3 @@ def _scheduling_problem(pod: Pod) -> str | None:
     if text_at(scheduled, "status") != "False" or text_at(scheduled, "reason") == "SchedulingGated":
         return None
     return f"fits on no node ({text_at(scheduled, 'reason')}: {text_at(scheduled, 'message').strip()})"
-
-
-def created(pod: Pod) -> datetime | None:
-    """Return when the pod was created."""
-    return time_at(pod, "metadata", "creationTimestamp")

@@ -131,8 +131,8 @@ def _fold(items: tuple[Dispatch, ...], seen: Observation) -> tuple[Dispatch, ...
         return (*items[:-1], _refreshed(last, seen))
     if last is not None and (here or not seen.phase.placed):
         items = (*items[:-1], _closed(last, seen))
-    if not here or (seen.phase.ended and any(_same_stay(item, seen) for item in items)):
-        return items
+    if not here or (seen.phase.ended and any(item["cluster"] == seen.cluster for item in items)):
+        return items  # an end on a worker that the manager had left
     begun = _refreshed(_begun(seen), seen)
     return (*items, begun)
 

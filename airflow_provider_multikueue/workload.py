@@ -235,6 +235,8 @@ def _ended(view: View, seen: Observation) -> Observation:
     source = ending.source.removeprefix("worker:")
     chosen = text_at(view.workload, "status", "clusterName") or seen.cluster
     cluster = source if source != ending.source else chosen
+    if cluster and cluster != chosen:  # the manager's time is of another stay
+        seen = replace(seen, admitted=transition(view.workers[cluster].workload, "Admitted"))
     return _at(view, seen, cluster) if cluster else seen
 
 
@@ -246,5 +248,9 @@ def _finished(view: View, ending: Ending) -> datetime | None:
     if at is None:
         told_by = [name for name in ("Finished", "Evicted") if is_true(view.workload, name)]
         at = next((transition(view.workload, name) for name in told_by), None)
-    gone = {"deleted": view.memory.job_gone_since, "workload_deleted": view.memory.workload_gone_since}.get(ending.kind)
-    return at or (datetime.fromtimestamp(gone, UTC) if gone is not None else None)
+    noticed = {
+        "deleted": view.memory.job_gone_since,
+        "workload_deleted": view.memory.workload_gone_since,
+        "deactivated": view.memory.inactive_since,
+    }.get(ending.kind)
+    return at or (datetime.fromtimestamp(noticed, UTC) if noticed is not None else None)

@@ -1,0 +1,197 @@
+"""The lines that a reader of the task's log gets: one a change, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_multikueue.narrate import describe_waiting, duration, narrate
+from airflow_provider_multikueue.workload import Observation, Phase
+from tests.unit.stories import ASIA, EU, US, Story, Worker, moment
+
+
+def test_a_clean_life_is_told_in_seven_lines() -> None:
+    story = Story()
+    story.look()
+    story.queued("Pending", "insufficient unused quota for nvidia.com/gpu").look()
+    story.now = 1
+    story.reserved().look()
+    story.nominated().look()
+    story.now = 5.4
+    story.granted(US).chosen(US).look()
+    story.running(US, pods=3).look(1)
+    story.now = 12
+    story.job_condition("Complete", "CompletionsReached").finished().look()
+    assert story.lines == [
+        "Waiting for Kueue on the manager.",
+        "Waiting for quota in dws-local-queue: insufficient unused quota for nvidia.com/gpu.",
+        "Quota reserved in dws-local-queue after 1 s.",
+        "Asking 3 regions: asia-southeast1, europe-west4, us-east4.",
+        "Admitted in us-east4 (multikueue-dws-worker-us) after 5 s.",
+        "Running in us-east4: 3 pods.",
+        "Succeeded after 7 s in us-east4 (multikueue-dws-worker-us).",
+    ]
+
+
+def test_nothing_is_told_twice() -> None:
+    story = Story().placed(US)
+    story.look()
+    told = len(story.lines)
+    for _ in range(5):
+        story.look(10)
+    assert len(story.lines) == told
+
+
+def test_a_move_is_told_with_both_places_and_the_reason() -> None:
+    story = Story().placed(US)
+    story.look()
+    story.now = 30
+    story.request(US, "Failed", message="node pool lost").check(US, "Retry", "node pool lost")
+    story.worker(US, "Evicted", reason="AdmissionCheck", message="...").look()
+    story.workers[US] = Worker(US)
+    story.evicted().look(1)
+    story.requeued().look(1)
+    story.nominated().look(2)
+    story.lines.clear()
+    story.granted(EU).chosen(EU).running(EU).look(20)
+    assert story.lines[0] == (
+        "Moved from us-east4 (multikueue-dws-worker-us) to europe-west4 (multikueue-dws-worker-eu): node pool lost."
+    )
+    assert len([line for line in story.lines if line.startswith("Moved")]) == 1
+
+
+def test_a_return_to_the_same_region_is_no_move() -> None:
+    story = Story().placed(US)
+    story.look()
+    story.evicted(message="Preempted to accommodate a workload").look(30)
+    story.requeued().nominated().granted(US).chosen(US).look(30)
+    assert "Back in us-east4 (multikueue-dws-worker-us): Preempted to accommodate a workload." in story.lines
+
+
+def test_what_a_region_says_is_told_once_a_change() -> None:
+    story = Story().nominated()
+    story.look()
+    story.lines.clear()
+    story.request(EU, "Accepted").request(EU, "Provisioned", "False", "No capacity yet. ETA: 12:40").look(1)
+    story.look(1)
+    story.request(EU, "Provisioned", "False", "No capacity yet. ETA: 13:10").look(1)
+    story.change(ASIA, trouble="connection refused").look(1)
+    assert story.lines == [
+        "europe-west4: request accepted, waits for capacity (No capacity yet. ETA: 12:40).",
+        "europe-west4: request accepted, waits for capacity (No capacity yet. ETA: 13:10).",
+        "asia-southeast1: cannot be reached (connection refused).",
+    ]
+
+
+def test_a_dead_region_and_then_all_of_them_are_told() -> None:
+    story = Story().nominated()
+    story.look()
+    story.lines.clear()
+    story.failed_once(US, "no capacity in us-east4").look(1)
+    assert len(story.lines) == 1
+    assert story.lines[0].startswith("us-east4 will not grant capacity any more: ")
+    assert "no capacity in us-east4" in story.lines[0]
+    for cluster in (ASIA, EU):
+        story.failed_once(cluster)
+    story.look(1)
+    assert story.lines[-1].startswith("It has quota, but no region can grant it any more: ")
+
+
+def test_a_worker_without_a_region_is_told_with_what_to_set() -> None:
+    story = Story().placed(US).without_worker(US)
+    story.look()
+    assert any("no region in the connection" in line for line in story.lines)
+
+
+def test_a_worker_that_goes_away_and_comes_back_is_told() -> None:
+    story = Story().placed(US)
+    story.look()
+    story.lines.clear()
+    story.change(US, trouble="connection refused", trouble_since=moment(5).timestamp()).look(5)
+    story.look(60)
+    story.change(US, trouble=None).look(60)
+    assert len(story.lines) == 2
+    assert story.lines[0].startswith("Us-east4 cannot be reached since 12:00:05 UTC: connection refused")
+    assert story.lines[1] == "It can be reached again."
+
+
+def test_an_end_believed_from_the_worker_says_so() -> None:
+    story = Story().placed(US)
+    story.look()
+    story.worker_job_ends(US).look(5)
+    story.look(11)
+    assert story.lines[-2:] == [
+        "Succeeded after 0 s in us-east4 (multikueue-dws-worker-us).",
+        "The manager has not followed its worker's end; believing multikueue-dws-worker-us.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "line"),
+    [
+        (
+            "BackoffLimitExceeded",
+            "Job has reached the specified backoff limit",
+            "Failed after 4 s in us-east4 (multikueue-dws-worker-us): BackoffLimitExceeded: Job has reached the "
+            "specified backoff limit.",
+        ),
+        (
+            "DeadlineExceeded",
+            "Job was active longer than specified deadline",
+            "Stopped at its deadline after 4 s in us-east4 (multikueue-dws-worker-us): DeadlineExceeded: Job was "
+            "active longer than specified deadline.",
+        ),
+    ],
+)
+def test_a_failure_is_told_with_its_reason(reason: str, message: str, line: str) -> None:
+    story = Story().placed(US)
+    story.look()
+    story.now = 4
+    story.job_condition("Failed", reason, message).look()
+    assert story.lines[-1] == line
+
+
+def test_the_heartbeat_says_for_how_long_and_what_each_region_says() -> None:
+    story = Story().nominated()
+    story.request(EU, "Accepted", message="queued there")
+    seen = story.look(720)
+    assert describe_waiting(seen, now=moment(720).timestamp()) == (
+        "Waiting for 12 min: it has quota; waiting for a region to grant capacity. "
+        "asia-southeast1: asked for capacity; "
+        "europe-west4: request accepted, waits for capacity (queued there); us-east4: asked for capacity."
+    )
+
+
+def test_the_heartbeat_of_a_running_job_says_where_and_since_when() -> None:
+    seen = Story().placed(US, pods=2).look(60)
+    assert describe_waiting(seen, now=moment(60).timestamp()) == (
+        "Still running in us-east4 (multikueue-dws-worker-us): 2 pods, 1 min so far."
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0 s"),
+        (0, "0 s"),
+        (4.4, "4.4 s"),
+        (59.96, "1 min"),
+        (60, "1 min"),
+        (725, "12 min 5 s"),
+        (12_000, "3 h 20 min"),
+        (7200, "2 h"),
+        (259_200, "3 d"),
+        (270_000, "3 d 3 h"),
+    ],
+)
+def test_lengths_of_time_are_for_readers(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_first_look_at_a_job_that_runs_already_tells_where() -> None:
+    seen = Story().placed(US).look(30)
+    lines = [text for _, text in narrate(None, seen)]
+    assert lines == ["Admitted in us-east4 (multikueue-dws-worker-us) after 0 s.", "Running in us-east4: 1 pod."]
+
+
+def test_an_empty_observation_tells_nothing() -> None:
+    assert narrate(None, Observation(phase=Phase.SUBMITTED)) == []
