@@ -1,0 +1,57 @@
+"""The hook in code of one's own, as the documentation shows it, and the fixtures of the pytest plugin."""
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+
+from airflow_provider_multikueue.hooks import MultiKueueHook
+from airflow_provider_multikueue.names import Identity
+
+pytestmark = pytest.mark.sandbox
+
+
+def manifest(command: str) -> dict[str, Any]:
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "command": ["sh", "-c", command],
+        "resources": {"requests": {"nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 1}},
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"generateName": "hook-"},
+        "spec": {"backoffLimit": 0, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}},
+    }
+
+
+@pytest.fixture
+def hook(multikueue_connection: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> MultiKueueHook:
+    monkeypatch.setenv("AIRFLOW_CONN_MULTIKUEUE_DEFAULT", json.dumps(multikueue_connection))
+    return MultiKueueHook()
+
+
+@pytest.fixture
+def identity() -> Identity:
+    return Identity(deployment="tests", dag_id="none", run_id=uuid.uuid4().hex, task_id="hook", map_index=-1)
+
+
+def test_a_job_is_submitted_once_and_waited_for(
+    hook: MultiKueueHook, identity: Identity, multikueue_namespace: str
+) -> None:
+    job = hook.submit(manifest("echo hello"), identity=identity)
+    assert hook.submit(manifest("echo hello"), identity=identity)["uid"] == job["uid"]
+    report = hook.wait(job)
+    assert report["phase"] == "SUCCEEDED"
+    assert report["job"]["namespace"] == multikueue_namespace
+    assert report["placement"]["region"]
+    hook.delete(job)
+
+
+def test_the_connection_is_tested_cluster_by_cluster(hook: MultiKueueHook) -> None:
+    ok, text = hook.test_connection()
+    assert ok, text
+    for worker in ("manager", "multikueue-dws-worker-eu", "multikueue-dws-worker-us", "multikueue-dws-worker-asia"):
+        assert worker in text
