@@ -129,7 +129,7 @@ def _progress(before: Observation, current: Observation) -> Iterator[Line]:
     if reserved_now:
         queue = f" in {current.queue}" if current.queue else ""
         yield logging.INFO, f"Quota reserved{queue}{_between(current.submitted, current.quota_reserved)}."
-    if current.phase is Phase.PLACING and current.asked and current.asked != before.asked:
+    if current.phase is Phase.PLACING and _asked_anew(before, current):
         names = ", ".join(check.where for check in current.checks)
         yield logging.INFO, f"Asking {len(current.asked)} region{'s' if len(current.asked) != 1 else ''}: {names}."
     if _arrived(before, current):
@@ -138,6 +138,12 @@ def _progress(before: Observation, current: Observation) -> Iterator[Line]:
             yield logging.WARNING, _unlisted(current.cluster)
     if current.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
         yield logging.INFO, f"Running in {current.where}{_pods(current)}."
+
+
+def _asked_anew(before: Observation, current: Observation) -> bool:
+    """Whether regions are asked that were not before; that some are called off at the choice is no news."""
+    known = before.asked if before.phase is Phase.PLACING else ()
+    return not set(current.asked) <= set(known)
 
 
 def _unlisted(cluster: str | None) -> str:
@@ -162,7 +168,11 @@ def _regions(before: Observation, current: Observation) -> Iterator[Line]:
 
 
 def _changed(before: RegionCheck | None, check: RegionCheck) -> bool:
-    if before is not None and (before.stage, before.text) == (check.stage, check.text):
+    if (
+        before is not None
+        and before.stage is check.stage
+        and (before.text == check.text or check.stage is Stage.GRANTED)
+    ):
         return False
     return check.stage not in _QUIET or (check.stage is Stage.ASKED and bool(check.text))
 

@@ -104,9 +104,7 @@ def trouble_sentence(view: View, cluster: str | None) -> str:
     worker = view.workers.get(cluster or "")
     if worker is not None and worker.trouble:
         since = _clock(worker.trouble_since)
-        return (
-            f"{worker.where} cannot be reached{since}: {worker.trouble}; Kueue alone decides whether to place it again"
-        )
+        return f"worker {worker.where} cannot be reached{since}: {worker.trouble}; only Kueue decides to place it again"
     return ""
 
 

@@ -82,6 +82,18 @@ def test_what_a_region_says_is_told_once_a_change() -> None:
     ]
 
 
+def test_a_grant_is_told_once_and_that_the_others_are_called_off_is_no_news() -> None:
+    story = Story().nominated()
+    story.look()
+    story.lines.clear()
+    story.request(US, "Provisioned", message="provisioned for you").look(1)
+    story.granted(US).look(1)
+    assert story.workload is not None
+    story.workload["status"]["nominatedClusterNames"] = [US]
+    story.look()
+    assert story.lines == ["us-east4: capacity granted (provisioned for you)."]
+
+
 def test_a_dead_region_and_then_all_of_them_are_told() -> None:
     story = Story().nominated()
     story.look()
@@ -110,7 +122,7 @@ def test_a_worker_that_goes_away_and_comes_back_is_told() -> None:
     story.look(60)
     story.change(US, trouble=None).look(60)
     assert len(story.lines) == 2
-    assert story.lines[0].startswith("Us-east4 cannot be reached since 12:00:05 UTC: connection refused")
+    assert story.lines[0].startswith("Worker us-east4 cannot be reached since 12:00:05 UTC: connection refused")
     assert story.lines[1] == "It can be reached again."
 
 

@@ -546,7 +546,7 @@ def test_a_worker_that_is_away_is_told_while_the_job_runs() -> None:
     story.look()
     seen = story.change(US, trouble="connection refused", trouble_since=moment(70).timestamp()).look(80)
     assert (seen.phase, seen.ending) == (Phase.RUNNING, None)
-    assert seen.trouble.startswith("us-east4 cannot be reached since 12:01:10 UTC: connection refused")
+    assert seen.trouble.startswith("worker us-east4 cannot be reached since 12:01:10 UTC: connection refused")
 
 
 def test_a_view_of_nothing_is_a_submitted_job() -> None:
