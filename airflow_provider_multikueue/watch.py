@@ -28,7 +28,7 @@ Object = dict[str, Any]
 
 log = logging.getLogger(__name__)
 
-PAGE = 250
+PAGE = 100
 """Objects a page: decoding one must not hold up the event loop for more than a few milliseconds."""
 LINGER = 5.0
 """Seconds that a watch without subscribers goes on, since the next one often comes at once."""
