@@ -2,6 +2,8 @@
 
 Deadlines are absolute times: a trigger is stored, restarted and moved, and a duration would begin anew each time. The
 one span here, ``startup_seconds``, is anchored on the cluster's own time of admission.
+
+The operators import this module with every DAG file, so what only a wait needs is imported when it is needed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_multikueue.endings import admission_timed_out, startup_timed_out, too_many_dispatches
 from airflow_provider_multikueue.exceptions import JobDeadlineError, MultiKueueError, RegionUnavailableError
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ def _not_admitted(seen: Observation, orders: Orders, now: float) -> MultiKueueEr
     if deadline is None or seen.admitted is not None or seen.cluster is not None or now < deadline:
         return None
     begun = seen.submitted.timestamp() if seen.submitted else now
+    from airflow_provider_multikueue.endings import admission_timed_out
+
     return admission_timed_out(seen, timedelta(seconds=round(deadline - begun)))
 
 
@@ -124,6 +127,8 @@ def _not_started(
     span = orders.startup_seconds
     if span is None or seen.admitted is None or seen.started is not None or seen.cluster is None:
         return None
+    from airflow_provider_multikueue.endings import startup_timed_out
+
     return startup_timed_out(seen, timedelta(seconds=span), pods) if now >= seen.admitted.timestamp() + span else None
 
 
@@ -133,6 +138,8 @@ def _moved_too_often(
     limit = orders.max_dispatches
     if limit is None or len(dispatches) < limit or seen.cluster is not None:
         return None
+    from airflow_provider_multikueue.endings import too_many_dispatches
+
     return too_many_dispatches(seen, dispatches, limit)
 
 

@@ -37,6 +37,8 @@ def of(packages: tuple[str, ...], modules: set[str]) -> set[str]:
 def test_what_a_dag_imports_brings_nothing_heavy(module: str):
     loaded = loaded_by(f"import airflow_provider_multikueue.{module}", after=AIRFLOW)
     assert not of(HEAVY, loaded)
+    # Nor what only a wait needs: each dataclass takes a millisecond.
+    assert not of(tuple(f"airflow_provider_multikueue.{name}" for name in ("client", "hooks", "workload")), loaded)
 
 
 def test_the_package_imports_nothing():
