@@ -21,7 +21,8 @@
 The three that are also an ``AirflowFailException`` fail the task without a retry, since the same input fails again.
 All others can be retried and be told apart by a ``retry_policy``.
 
-An error takes one positional text, so that it pickles and travels through a trigger event as its class name and that text.
+An error takes one positional text, so that it pickles and travels through a trigger event as its class name and that
+text.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def prepare(
     owner: Owner | None = None,
     **wishes: Any,
 ) -> Request:
-    """Return the request for ``job`` (YAML text, a dict or a client model) of ``identity`` or, without one, of ``ti``."""
+    """Return the request for ``job`` (YAML text, a dict or a client model) of ``identity``, or else of ``ti``."""
     from airflow_provider_multikueue.connection import deployment_name
     from airflow_provider_multikueue.manifests import parse_manifest
     from airflow_provider_multikueue.submit import Request

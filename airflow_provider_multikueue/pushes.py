@@ -1,8 +1,8 @@
 """XComs written by triggers: queued, the newest value of a key only, and never at the expense of everyone else.
 
 A write passes through the triggerer's supervisor, one synchronous thread that meanwhile sends no heartbeat, reads no
-log and submits no event of any trigger. So one queue per event loop writes one at a time and then rests four times as long
-as the write took, which keeps all our writes under 20 % of the supervisor's time.
+log and submits no event of any trigger. So one queue per event loop writes one at a time and then rests four times as
+long as the write took, which keeps all our writes under 20 % of the supervisor's time.
 """
 
 from __future__ import annotations
