@@ -19,13 +19,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider_multikueue import endings, narrate, report, stop
 from airflow_provider_multikueue.attention import Attention
-from airflow_provider_multikueue.exceptions import FleetConfigurationError, JobDeletedError, MultiKueueError
+from airflow_provider_multikueue.exceptions import (
+    FleetConfigurationError,
+    JobDeletedError,
+    MultiKueueError,
+    ResultError,
+)
 from airflow_provider_multikueue.jobs import QUEUE_LABEL, release
 from airflow_provider_multikueue.kinds import find_kind
 from airflow_provider_multikueue.names import CURSORS, DISPATCHES
 from airflow_provider_multikueue.orders import Orders, Verdict, next_deadline, verdict
 from airflow_provider_multikueue.outcome import Outcome
 from airflow_provider_multikueue.reader import PodLogs
+from airflow_provider_multikueue.results import read_result
 from airflow_provider_multikueue.workload import Memory, Observation, Phase, observe, remember
 
 if TYPE_CHECKING:
@@ -214,7 +220,17 @@ class Following:
         error = endings.error_for(seen, self._attention.last_pods(seen.cluster), tail)
         if seen.ending is not None and seen.ending.leaves_job and self.orders.may_delete:
             await stop.delete_job(self.fleet, self.job, self.sink)
-        return Outcome(report=await self._report(seen), error=error)
+        return await self._with_result(seen, error)
+
+    async def _with_result(self, seen: Observation, error: MultiKueueError | None) -> Outcome:
+        result = None
+        if error is None and self.orders.read_result:
+            try:
+                every = self.orders.read_result == "all"
+                result = read_result(self._attention.last_pods(seen.cluster), self._attention.kind, every=every)
+            except ResultError as failure:
+                error = failure
+        return Outcome(report=await self._report(seen, result), error=error)
 
     async def _give_up(self, seen: Observation, judged: Verdict) -> Outcome:
         self.sink.record(logging.ERROR, str(judged.error))
@@ -224,7 +240,7 @@ class Following:
             await self._logs.drain(DRAIN_SECONDS / 3)
         return Outcome(report=await self._report(seen), error=judged.error, ended=judged.delete)
 
-    async def _report(self, seen: Observation) -> dict[str, Any]:
+    async def _report(self, seen: Observation, result: Any = None) -> dict[str, Any]:
         pods = self._attention.last_pods(seen.cluster)
         nodes = sorted({str(p["spec"]["nodeName"]) for p in pods if p.get("spec", {}).get("nodeName")})
         whole = report.build_report(
@@ -233,6 +249,7 @@ class Following:
             dispatches=self._dispatches,
             nodes=nodes,
             zones=await stop.zones_of(self.fleet, seen.cluster, nodes),
+            result=result,
         )
         return dict(whole)
 

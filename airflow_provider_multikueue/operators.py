@@ -41,7 +41,8 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
     :param max_dispatches: how often it may be placed; None: no limit of ours.
     :param wait_until: ``finished``, ``admitted`` or ``submitted``.
     :param logs: ``all`` pods, the ``first`` of each role, ``failed`` pods only, or ``none``.
-    :param read_result: bring the job's result into the report.
+    :param read_result: bring the job's result into the report: the JSON that its leader wrote to
+        ``/dev/termination-log``; ``"all"``: a list of every pod's, by index.
     :param on_kill_action: what happens to the job when the task is stopped: ``delete`` or ``keep``.
     :param heal: mend known faults of a fleet where rights allow.
     :param cleanup: when to delete the ended job on the manager: ``always``, ``on_success`` or ``never``.
@@ -77,7 +78,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         max_dispatches: int | None = None,
         wait_until: Literal["finished", "admitted", "submitted"] = "finished",
         logs: Literal["all", "first", "failed", "none"] = "all",
-        read_result: bool = False,
+        read_result: bool | Literal["all"] = False,
         on_kill_action: Literal["delete", "keep"] = "delete",
         heal: bool = True,
         cleanup: Literal["always", "on_success", "never"] = "always",
@@ -131,10 +132,11 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             "logs": ("all", "first", "failed", "none"),
             "on_kill_action": ("delete", "keep"),
             "cleanup": ("always", "on_success", "never"),
+            "read_result": (True, False, "all"),
         }
         for name, allowed in choices.items():
             if (value := getattr(self, name)) not in allowed:
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+                raise ValueError(f"{name}={value!r} is not one of {', '.join(map(str, allowed))}")
         if isinstance(self.regions, str):
             raise ValueError(f"regions={self.regions!r} must be a list of regions")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_multikueue.exceptions import JobDeadlineError, MultiKueueError, RegionUnavailableError
 
@@ -33,7 +33,7 @@ class Orders:
     regions: tuple[str, ...] | None = None
     logs: str = "all"
     heal: bool = True
-    read_result: bool = False
+    read_result: bool | Literal["all"] = False
     may_delete: bool = True
 
     def to_json(self) -> dict[str, Any]:
