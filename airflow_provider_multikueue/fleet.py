@@ -140,17 +140,23 @@ class Fleet:
         """Return the one watch of this kind; a kind by group and plural is watched in the version that is served."""
         name = cluster if isinstance(cluster, str) else cluster.name
         key = (name, what, namespace)
-        if key not in self._watches:
-            plural = what.plural if isinstance(what, Resource) else what[1]
-            self._watches[key] = SharedWatch(
-                f"{plural} in {namespace or 'all namespaces'} on {name}",
-                self._opener(name, what),
-                namespace,
-                index=index,
-                trim=trimmed,
-                on_stop=lambda: self._watches.pop(key, None),
-            )
-        return self._watches[key]
+        if key in self._watches:
+            return self._watches[key]
+
+        def forget() -> None:
+            if self._watches.get(key) is watch:
+                del self._watches[key]
+
+        plural = what.plural if isinstance(what, Resource) else what[1]
+        watch = self._watches[key] = SharedWatch(
+            f"{plural} in {namespace or 'all namespaces'} on {name}",
+            self._opener(name, what),
+            namespace,
+            index=index,
+            trim=trimmed,
+            on_stop=forget,
+        )
+        return watch
 
     def _opener(self, name: str, what: Resource | tuple[str, str]) -> Callable[..., Any]:
         async def open_(*, fresh: bool) -> tuple[Cluster, Resource]:

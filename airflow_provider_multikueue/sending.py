@@ -90,7 +90,8 @@ class Sender:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open an answer without an end and give its bytes; iterating raises `ApiError` when it breaks."""
         try:
-            response = await self._send(call, "GET", query, None, None, timeouts)
+            async with asyncio.timeout(timeouts.answer):
+                response = await self._send(call, "GET", query, None, None, timeouts)
         except self.transport.errors as error:
             raise self.broken(error, call) from error
         async with response:

@@ -35,13 +35,15 @@ class Timeouts:
     """Seconds for one request; None is no limit."""
 
     connect: float = 10.0
+    answer: float | None = None
+    """Until the answer begins; a followed log may begin as late as the container's first line."""
     silence: float | None
     total: float | None = None
 
 
 UNARY = Timeouts(silence=35.0, total=60.0)
 PROBE = Timeouts(connect=5.0, silence=5.0, total=10.0)
-WATCH = Timeouts(silence=90.0)  # servers send a bookmark about every minute
+WATCH = Timeouts(answer=30.0, silence=90.0)  # servers send a bookmark about every minute
 LOG = Timeouts(silence=60.0)
 LOG_FOLLOW = Timeouts(silence=None)
 

@@ -13,11 +13,11 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_multikueue.client import ApiError
 from airflow_provider_multikueue.store import Known, Store
+from airflow_provider_multikueue.subscription import Subscription, Trouble
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.client import Cluster, Resource
@@ -49,48 +49,6 @@ class Open(Protocol):
     """Gives the cluster and the resource to watch; ``fresh`` after the server said that it does not serve it."""
 
     def __call__(self, *, fresh: bool) -> Awaitable[tuple[Cluster, Resource]]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why the cluster cannot be watched at the moment."""
-
-    since: float
-    """Epoch seconds of the first failure."""
-    text: str
-    status: int = 0
-    """HTTP status of the last failure; 0 when there was no answer."""
-
-
-class Subscription:
-    """The present objects of one key, until it is closed."""
-
-    __slots__ = ("_closed", "_missing", "_watch", "key", "notify", "objects")
-
-    def __init__(self, watch: SharedWatch, key: str, notify: Callable[[], None], objects: dict[str, Object]) -> None:
-        self._watch = watch
-        self._missing = False
-        self._closed = False
-        self.key = key
-        self.notify = notify
-        self.objects = objects
-        """Trimmed objects by uid; changes in place. Not to be written to."""
-
-    @property
-    def synced(self) -> bool:
-        """Whether ``objects`` is all there was at some moment since the subscription."""
-        return self._watch.synced and not self._missing
-
-    @property
-    def trouble(self) -> Trouble | None:
-        """Why the cluster cannot be watched, if so."""
-        return self._watch.trouble
-
-    def close(self) -> None:
-        """End the subscription; may be called twice."""
-        if not self._closed:
-            self._closed = True
-            self._watch._leave(self)  # noqa: SLF001 - the two are one
 
 
 class SharedWatch:
@@ -125,6 +83,7 @@ class SharedWatch:
         self._cluster: Cluster | None = None
         self._version = ""
         self._stale = False
+        self._silent = False
         self._failures = 0
         self._failing_since = 0.0
         self._accepted_at = 0.0
@@ -142,7 +101,7 @@ class SharedWatch:
             self._following = self._spawn(self._follow(), "watch")
             self._looking = self._spawn(self._look_after(), "look after")
         if self._store.missing(key):
-            subscription._missing = True  # noqa: SLF001
+            subscription.missing = True
             self._newcomers[subscription] = None
             if self._fetching is None or self._fetching.done():
                 self._fetching = self._spawn(self._fetch(), "fetch")
@@ -153,7 +112,8 @@ class SharedWatch:
         name = f"{what} {self.name}"
         return asyncio.get_running_loop().create_task(work, name=name, context=contextvars.Context())
 
-    def _leave(self, subscription: Subscription) -> None:
+    def leave(self, subscription: Subscription) -> None:
+        """Take a subscription off; it calls this itself when it is closed."""
         same = self._subscriptions[subscription.key]
         same.remove(subscription)
         if not same:
@@ -261,6 +221,7 @@ class SharedWatch:
 
     def _well(self) -> None:
         """Take note that the cluster answers again."""
+        self._silent = False
         if self.trouble is not None:
             self.trouble = None
             self._tell_all()
@@ -269,15 +230,19 @@ class SharedWatch:
         """Notice a cluster that fell silent in the middle of a watch, long before its connection does."""
         while True:
             await asyncio.sleep(LOOK * random.uniform(0.8, 1.2))  # noqa: S311
-            if self._cluster is None or not self._accepted_at:
+            if self._cluster is None or (self.trouble is not None and not self._silent):
                 continue  # the watch itself is at it
             try:
                 await self._cluster.probe()
             except ApiError as error:
                 since = time.time() - (time.monotonic() - self._cluster.heard)
+                self._silent = True
                 self._set_trouble(Trouble(since, str(error), error.status))
+            except Exception:
+                log.exception("Looking after the watch of %s failed.", self.name)
             else:
-                self._well()
+                if self._silent:
+                    self._well()
 
     def _failed(self, error: Exception) -> float:
         """Take note of a failure; return the seconds to wait before the next attempt."""
@@ -288,6 +253,7 @@ class SharedWatch:
         if self._accepted_at and time.monotonic() - self._accepted_at > STABLE:
             self._failures = 0
         self._accepted_at = 0.0
+        self._silent = False
         self._failures += 1
         if self._failures == 1:
             self._failing_since = time.time()
@@ -323,7 +289,7 @@ class SharedWatch:
                 continue
             failures = 0
             for subscription in served:
-                subscription._missing = False  # noqa: SLF001
+                subscription.missing = False
                 self._newcomers.pop(subscription, None)
             self._tell({subscription.key for subscription in served})
 

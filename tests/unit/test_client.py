@@ -261,6 +261,12 @@ async def test_half_an_event_is_no_good_end(server, cluster):
     assert (await failure(watched(cluster))).status == 0
 
 
+async def test_a_watch_that_is_not_taken_on_is_given_up(server, cluster, monkeypatch):
+    monkeypatch.setattr("airflow_provider_multikueue.client.WATCH", Timeouts(answer=0.1, silence=60))
+    server.on_watch(PATH, hang)
+    assert (await failure(watched(cluster))).message == "timed out"
+
+
 @pytest.mark.parametrize("line", [b"nonsense\n", b"[]\n", b"{}\n", b'{"type":"ERROR","object":null}\n'])
 async def test_nonsense_in_a_watch_is_an_error(server, cluster, line):
     server.on_watch(PATH, Stream([line]))
@@ -333,10 +339,17 @@ async def test_an_older_version_is_taken_when_the_preferred_one_lacks_the_resour
     assert (await failure(cluster.resource("kueue.x-k8s.io", "workloads"))).status == 404
 
 
+@pytest.mark.parametrize("answer", [{}, {"versions": None}, {"versions": [1, {}]}, {"versions": {"version": 1}}])
+async def test_discovery_bears_answers_of_any_shape(server, cluster, answer):
+    server.on("GET", "/apis/kueue.x-k8s.io", answer)
+    assert (await failure(cluster.resource("kueue.x-k8s.io", "workloads"))).status == 404
+
+
 async def test_rights_are_asked_for(server, cluster):
     reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    server.on("POST", reviews, {"status": {"allowed": True}}, {"status": {"allowed": False}})
+    server.on("POST", reviews, {"status": {"allowed": True}}, {"status": {"allowed": False}}, {"status": None})
     assert await cluster.access("get", PODS, "default", subresource="log")
+    assert not await cluster.access("delete", JOBS)
     assert not await cluster.access("delete", JOBS)
     assert server.seen[0].body["spec"]["resourceAttributes"] == {
         "verb": "get",
@@ -354,7 +367,7 @@ async def test_a_server_that_was_heard_is_not_probed(server, cluster):
 
 
 async def test_a_silent_server_is_probed_once_for_all_who_ask(server, cluster, monkeypatch):
-    monkeypatch.setattr("airflow_provider_multikueue.client.PROBE", Timeouts(connect=1, silence=0.1, total=1))
+    monkeypatch.setattr("airflow_provider_multikueue.server.PROBE", Timeouts(connect=1, silence=0.1, total=1))
     server.on("GET", "/version", hang)
     results = await asyncio.gather(*(cluster.probe() for _ in range(5)), return_exceptions=True)
     assert {type(result) for result in results} == {ApiError}

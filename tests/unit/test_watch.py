@@ -279,8 +279,8 @@ async def test_a_cluster_that_goes_and_comes_back_is_told_once_each_way():
 async def test_a_cluster_that_falls_silent_is_noticed_before_its_connection_is(server, cluster, jobs, monkeypatch):
     monkeypatch.setattr(watch, "LOOK", 0.02)
     monkeypatch.setattr(Cluster.probe, "__defaults__", (0.05,))
-    monkeypatch.setattr("airflow_provider_multikueue.client.PROBE_PAUSE", 0.0)
-    monkeypatch.setattr("airflow_provider_multikueue.client.PROBE", Timeouts(connect=1, silence=0.05, total=1))
+    monkeypatch.setattr("airflow_provider_multikueue.server.PROBE_PAUSE", 0.0)
+    monkeypatch.setattr("airflow_provider_multikueue.server.PROBE", Timeouts(connect=1, silence=0.05, total=1))
     feed = Feed()
     server.on("GET", PATH, listed(obj("a"), version="5"))
     server.on("GET", "/version", hang)
@@ -293,6 +293,30 @@ async def test_a_cluster_that_falls_silent_is_noticed_before_its_connection_is(s
     await until(lambda: version(a) == "6")
     server.on("GET", "/version", {})
     await until(lambda: a.trouble is None)
+
+
+async def test_a_cluster_that_falls_silent_before_it_takes_the_watch_on_is_noticed(server, jobs, monkeypatch):
+    monkeypatch.setattr(watch, "LOOK", 0.02)
+    monkeypatch.setattr(Cluster.probe, "__defaults__", (0.05,))
+    monkeypatch.setattr("airflow_provider_multikueue.server.PROBE", Timeouts(connect=1, silence=0.05, total=1))
+    server.on("GET", PATH, listed(obj("a"), version="5"))
+    server.on("GET", "/version", hang)
+    server.on_watch(PATH, hang)
+    a = jobs.subscribe("a", Bell())
+    await until(lambda: a.trouble)
+
+
+async def test_a_cluster_that_answers_but_refuses_is_still_trouble(server, jobs, monkeypatch):
+    monkeypatch.setattr(watch, "LOOK", 0.01)
+    monkeypatch.setattr(Cluster.probe, "__defaults__", (0.0,))
+    server.on("GET", "/version", {})
+    server.on("GET", PATH, status(403, "no"))
+    told = []
+    a = jobs.subscribe("a", Bell(lambda: told.append(a.trouble)))
+    await until(lambda: a.trouble)
+    await asyncio.sleep(0.2)
+    assert None not in told
+    assert a.trouble.status == 403
 
 
 async def test_retry_after_is_honoured(server, jobs):
