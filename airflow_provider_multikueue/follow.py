@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider_multikueue import endings, narrate, report, stop
@@ -49,6 +50,8 @@ LAST_STATUS_SECONDS = 2.0
 
 SETTLE_SECONDS = 3.0
 LONGEST_SLEEP = 60.0
+SAVE_SECONDS = 5.0
+"""How often positions in the logs are saved: what a reader that is lost can make the next one repeat."""
 UNASKED_SECONDS = 10.0
 
 
@@ -67,6 +70,7 @@ class Following:
     _memory: Memory = field(default_factory=Memory, init=False)
     _seen: Observation | None = field(default=None, init=False)
     _seen_at: float = field(default=0.0, init=False)
+    _saved_at: float = field(default=0.0, init=False)
     _dispatches: report.Dispatches = field(default_factory=report.Dispatches, init=False)
     _logs: PodLogs | None = field(default=None, init=False)
     _healer: stop.Healer = field(default_factory=stop.Healer, init=False)
@@ -87,13 +91,23 @@ class Following:
             seen = await self._look()
             if outcome := await self._decide(seen):
                 return outcome
+            await self._save_positions()
             await self._sleep(seen)
 
     async def hand_over(self) -> None:
         """Leave the cursors of the open log streams on the job, for the reader that comes next."""
         cursors = await self._logs.hand_over() if self._logs is not None else {}
         if cursors and self.orders.may_delete:
-            await self._annotate(CURSORS, json.dumps(cursors))
+            await self._annotate(CURSORS, json.dumps({"streams": cursors}))
+
+    async def _save_positions(self) -> None:
+        """Note from time to time where the streams stand, for a reader that begins after this one was lost."""
+        if self._logs is None or not self.orders.may_delete or self.clock() < self._saved_at + SAVE_SECONDS:
+            return
+        self._saved_at = self.clock()
+        if self._logs.reading:
+            at = datetime.fromtimestamp(self._saved_at, UTC).isoformat()
+            await self._annotate(CURSORS, json.dumps({"streams": self._logs.positions(), "at": at}))
 
     async def close(self) -> None:
         """Let go of watches and streams; the job is left as it is."""
@@ -167,10 +181,12 @@ class Following:
             if cluster is None:
                 continue
             if self._logs is None:
+                cursors, lost_at = _cursors(self._attention.annotation(CURSORS))
                 self._logs = PodLogs(
                     sink=self.sink,
                     policy=cast("LogPolicy", self.orders.logs),
-                    cursors=_cursors(self._attention.annotation(CURSORS)),
+                    cursors=cursors,
+                    resumed_at=lost_at,
                     several=self._attention.pods_expected > 1,
                 )
             self._logs.update(cluster, self.fleet.region(name), pods.values())
@@ -255,7 +271,8 @@ class Following:
 
     async def _sleep(self, seen: Observation) -> None:
         now = self.clock()
-        times = (next_deadline(seen, self.orders), seen.recheck, self._seen_at + UNASKED_SECONDS)
+        saving = self._saved_at + SAVE_SECONDS if self._logs is not None and self._logs.reading else None
+        times = (next_deadline(seen, self.orders), seen.recheck, self._seen_at + UNASKED_SECONDS, saving)
         pause = min((max(t - now, 0.05) for t in times if t is not None and t > now - 1), default=LONGEST_SLEEP)
         pause = min(pause, LONGEST_SLEEP)
         with contextlib.suppress(TimeoutError):
@@ -263,11 +280,13 @@ class Following:
                 await self._attention.changed.wait()
 
 
-def _cursors(text: str | None) -> dict[str, Any] | None:
-    with contextlib.suppress(ValueError):
-        cursors = json.loads(text or "null")
-        return cursors if isinstance(cursors, dict) else None
-    return None
+def _cursors(text: str | None) -> tuple[dict[str, Any], datetime | None]:
+    """Return where an earlier reader left the streams, and when it was last seen if it did not leave in order."""
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        saved = json.loads(text or "{}")
+        streams, at = saved.get("streams"), saved.get("at")
+        return dict(streams or {}), datetime.fromisoformat(at) if at else None
+    return {}, None
 
 
 async def follow(

@@ -257,7 +257,16 @@ class PodLogs:
         """Stop, and return where a later reader has to begin, as JSON values: after the last line that is out."""
         self._stop()
         self.sink.discard()
+        return self.positions()
+
+    def positions(self) -> dict[str, Any]:
+        """Return where a reader that took over at this moment would have to begin, as `cursors` does, and read on."""
         return {key: place for key, reading in self._readings.items() if (place := self._place(key, reading))}
+
+    @property
+    def reading(self) -> bool:
+        """Whether a stream is open, so that positions change."""
+        return bool(self._open())
 
     def _place(self, key: str, reading: _Reading) -> list[str | int] | str:
         if reading.stream is None:
