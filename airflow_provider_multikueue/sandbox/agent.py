@@ -46,6 +46,11 @@ class Region:
     cluster: Cluster
     nodes: NodeAgent
     dws: Dws
+    gpus: int
+
+    def script(self, plain: Mapping[str, Any]) -> Script:
+        """Return the script with this plain form; unless it says otherwise, capacity ends with the nodes' GPUs."""
+        return Script.from_json({"gpus": self.gpus, **plain})
 
 
 async def run(configuration: Mapping[str, Any]) -> None:
@@ -79,7 +84,9 @@ async def _region(each: Mapping[str, Any], stack: contextlib.AsyncExitStack) -> 
         port=each["port"],
         state_dir=Path(each["state_dir"]),
     )
-    return Region(cluster, nodes, Dws(cluster, each["region"]))
+    region = Region(cluster, nodes, Dws(cluster, each["region"]), each["gpus"])
+    region.dws.set_script(region.script({}))
+    return region
 
 
 async def _handle(regions: Mapping[str, Region], operation: str, arguments: dict[str, Any]) -> Any:
@@ -89,7 +96,7 @@ async def _handle(regions: Mapping[str, Region], operation: str, arguments: dict
     region = regions[name]
     match operation:
         case "script":
-            region.dws.set_script(Script.from_json(arguments["script"]))
+            region.dws.set_script(region.script(arguments["script"]))
             return None
         case "act":
             return await region.dws.act(arguments.pop("act"), **arguments)

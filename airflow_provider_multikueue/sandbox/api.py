@@ -10,13 +10,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from airflow_provider_multikueue.sandbox import launch
@@ -52,8 +50,8 @@ class Sandbox:
     ) -> StartingSandbox:
         """Return a context manager, for ``with`` and ``async with`` alike, that starts a sandbox and ends it.
 
-        ``gpus`` and ``nodes`` count for each region. The sandbox also ends with this process, however that ends. Without a
-        ``name`` it gets one of its own, so that any number can run side by side.
+        ``gpus`` and ``nodes`` count for each region. The sandbox also ends with this process, however that ends.
+        Without a ``name`` it gets one of its own, so that any number can run side by side.
         """
         spec = FleetSpec(
             name=name or f"local-{secrets.token_hex(4)}",
@@ -64,6 +62,12 @@ class Sandbox:
             worker_lost_timeout=worker_lost_timeout,
         )
         return StartingSandbox(spec, Path(folder) if folder else None, progress)
+
+    @classmethod
+    def start_for(cls, owner: int, *, name: str, **options: Any) -> Self:
+        """Return a new sandbox that ends with the process ``owner``; options as for `start_local`."""
+        starting = cls.start_local(name=name, **options)
+        return cls(starting.start(owner))
 
     @classmethod
     def attach(cls, name: str = "default") -> Self:
@@ -110,8 +114,9 @@ class Sandbox:
     def capacity(self, region: str | None = None, **script: Any) -> None:
         """Let a region (None: all) answer requests for capacity by another script, those that wait included.
 
-        The keywords are those of `airflow_provider_multikueue.sandbox.capacity.Script`: ``mode`` "grant", "starve" or "fail",
-        ``after`` seconds, ``gpus``, ``text``, ``eta``, ``booking``. What is left out has its default.
+        The keywords are those of `airflow_provider_multikueue.sandbox.capacity.Script`: ``mode`` "grant", "starve" or
+        "fail", ``after`` seconds, ``gpus`` (by default those of the region; None: without end), ``text``, ``eta``,
+        ``booking``. What is left out has its default.
         """
         for each in self._regions(region):
             self._agent("script", region=each, script=script)
@@ -202,25 +207,30 @@ class StartingSandbox:
 
     def __init__(self, spec: FleetSpec, folder: Path | None, progress: Callable[[str], None]) -> None:
         self._spec, self._folder, self._progress = spec, folder, progress
-        self._place: Path | None = None
-        self._lifeline: int | None = None
+        self._sandbox: Sandbox | None = None
+
+    def start(self, owner: int) -> Path:
+        """Start the sandbox, to end with the process ``owner``, and return its folder."""
+        return launch.bring_up(self._spec, folder=self._folder, owner=owner, progress=self._progress)
 
     def __enter__(self) -> Sandbox:
-        self._place, self._lifeline = launch.bring_up(self._spec, folder=self._folder, progress=self._progress)
-        return Sandbox(self._place)
+        self._sandbox = Sandbox(self.start(os.getpid()))
+        return self._sandbox
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lifeline is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._lifeline)
-        if self._place is not None:
-            launch.bring_down(self._place)
+    def __exit__(self, *_: object) -> None:
+        if self._sandbox is not None:
+            self._sandbox.down()
             launch.forget(self._spec.name)
 
     async def __aenter__(self) -> Sandbox:
-        return await asyncio.to_thread(self.__enter__)
+        starting = asyncio.create_task(asyncio.to_thread(self.__enter__))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # A thread can't be cancelled: the sandbox comes up first, and is ended then.
+            await asyncio.wait([starting])
+            await asyncio.to_thread(self.__exit__)
+            raise
 
-    async def __aexit__(self, *error: Any) -> None:
-        await asyncio.to_thread(self.__exit__, *error)
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.__exit__)

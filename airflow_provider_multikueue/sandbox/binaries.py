@@ -53,8 +53,8 @@ class Binaries:
 def ensure_binaries(*, kueue: str, progress: Progress) -> Binaries:
     """Return the programs of a fleet, building those that are not there yet.
 
-    One build runs at a time, whoever asks; the others wait for it and use what it made. A build that was cut short goes on
-    where it stopped, since Go caches each compiled package.
+    One build runs at a time, whoever asks; the others wait for it and use what it made. A build that was cut short
+    goes on where it stopped, since Go caches each compiled package.
     """
     components = components_for(kueue=kueue)
     if missing := [each for each in components if not _is_built(each)]:
@@ -165,9 +165,9 @@ def _explain(component: Component, log: Path) -> str:
     text = log.read_text(errors="replace")
     tail = "\n".join(text.splitlines()[-12:])
     if "no space left on device" in text:
-        remedy = "The disk is full. Free some room, or set XDG_CACHE_HOME, GOCACHE, GOMODCACHE and GOTMPDIR to a larger disk."
+        remedy = "The disk is full. Free some room, or set XDG_CACHE_HOME, GOCACHE, GOMODCACHE and GOTMPDIR."
     elif any(mark in text for mark in _UNREACHABLE):
-        remedy = "A Go module proxy was not reachable. Set GOPROXY (and HTTPS_PROXY, SSL_CERT_FILE) to one that is, then run again."
+        remedy = "No Go module proxy was reachable. Set GOPROXY (HTTPS_PROXY, SSL_CERT_FILE) and run again."
     else:
         remedy = "Run again; what was compiled so far is kept. The whole output is in " + str(log)
     return f"Building {component.name} failed:\n{tail}\n{remedy}"

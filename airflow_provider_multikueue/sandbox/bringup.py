@@ -19,7 +19,6 @@ from airflow_provider_multikueue.sandbox.binaries import Binaries
 from airflow_provider_multikueue.sandbox.clusters import (
     KUEUE_CERTIFICATE,
     PORTS_OF_CLUSTER,
-    PORTS_OF_ETCD,
     Cluster,
     Etcd,
     Ports,
@@ -65,8 +64,10 @@ class BringUp:
                 tasks.create_task(self._worker(worker, clusters[worker.region])) for worker in self._spec.workers
             ]
         self._starter.say("all clusters run Kueue")
+        await self._start_agent(clusters)
         await self._join(clusters, [task.result() for task in workers])
         manager.result()
+        await asyncio.gather(*(self._until_nodes(clusters[worker.region]) for worker in self._spec.workers))
         access_files(self._folder, self._spec, clusters)
 
     async def namespace(self, name: str) -> None:
@@ -87,9 +88,8 @@ class BringUp:
 
     async def _start_servers(self) -> dict[str, Cluster]:
         keys = self._spec.clusters
-        ports = claim_ports(self._folder, PORTS_OF_ETCD + PORTS_OF_CLUSTER * len(keys))
-        etcd = Etcd(self._folder, self._binaries, [ports.pop() for _ in range(PORTS_OF_ETCD)])
-        await self._starter.start([etcd.program])
+        ports = claim_ports(self._folder, PORTS_OF_CLUSTER * len(keys))
+        await self._starter.start([Etcd(self._folder, self._binaries).program])
         contexts = {worker.region: worker.context for worker in self._spec.workers} | {
             MANAGER: self._spec.manager_context
         }
@@ -97,10 +97,9 @@ class BringUp:
         for key in keys:
             mine = Ports(*(ports.pop() for _ in range(PORTS_OF_CLUSTER)))
             clusters[key] = Cluster(
-                key, context=contexts[key], folder=self._folder, binaries=self._binaries, ports=mine, etcd=etcd
+                key, context=contexts[key], folder=self._folder, binaries=self._binaries, ports=mine
             )
             await self._starter.start([clusters[key].api_server()])
-        await self._start_agent(clusters)
         self._starter.say(f"started etcd and {len(keys)} API servers")
         return clusters
 
@@ -135,7 +134,7 @@ class BringUp:
             await until(served, seconds=_PATIENCE, what=f"{cluster.key} did not serve {each['metadata']['name']}")
 
     async def _until_kueue(self, cluster: Cluster) -> None:
-        import aiohttp  # noqa: PLC0415
+        import aiohttp
 
         async def ready() -> bool:
             try:
@@ -175,11 +174,21 @@ class BringUp:
             active, seconds=_PATIENCE, what=f"The {each['kind']} {each['metadata']['name']} did not become active"
         )
 
+    async def _until_nodes(self, cluster: Cluster) -> None:
+        async def ready() -> bool:
+            _, answer = await rest.request("GET", "/api/v1/nodes")
+            states = [each["status"].get("conditions", []) for each in answer.get("items", [])]
+            good = [any(each["type"] == "Ready" and each["status"] == "True" for each in state) for state in states]
+            return sum(good) == self._spec.nodes
+
+        async with self._rest(cluster) as rest:
+            await until(ready, seconds=_PATIENCE, what=f"The nodes of {cluster.key} did not become ready")
+
     async def _start_agent(self, clusters: dict[str, Cluster]) -> None:
         workers = []
         for worker in self._spec.workers:
             cluster = clusters[worker.region]
-            kubelet = cluster.kubelet_server()
+            kubelet = cluster.kubelet_tls()
             access = json.dumps(cluster.admin_kubeconfig())
             workers.append(
                 {
@@ -190,7 +199,7 @@ class BringUp:
                     "kubeconfig": str(write_private(self._folder / "pki" / worker.region / "agent.kubeconfig", access)),
                     "certificate": str(kubelet.certificate),
                     "key": str(kubelet.key),
-                    "client_authority": str(cluster.authority),
+                    "client_authority": str(kubelet.client_authority),
                     "port": cluster.ports.kubelet,
                     "state_dir": str(self._folder / "run" / "nodes" / worker.region),
                 }

@@ -1,7 +1,8 @@
 """What the sandbox is built from: pinned Go modules, one folder of ``modules/`` with its go.mod and go.sum for each.
 
-To add a component (JobSet, training-operator): pin it in a new folder of ``modules/`` with ``go mod tidy``, describe it in
-``component`` below, list its manifests in ``manifests.py``, and start it in ``clusters.py``.
+To add a component (JobSet, training-operator): pin it in a new folder of ``modules/`` with ``go mod tidy``, describe it
+in ``components_for``, take its objects in ``manifests.py``, start it in ``clusters.py`` and ``bringup.py``, and name its
+kinds in ``objects.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from airflow_provider_multikueue.sandbox.paths import SandboxError, binaries_root
 
-__all__ = ["DEFAULT_KUEUE", "KUEUE_VERSIONS", "KUBERNETES_VERSION", "Component", "components_for"]
+__all__ = ["DEFAULT_KUEUE", "KUBERNETES_VERSION", "KUEUE_VERSIONS", "Component", "components_for"]
 
 KUBERNETES_VERSION = "1.35.4"
 KUEUE_VERSIONS = ("0.19.1", "0.17.0")
@@ -26,7 +27,7 @@ _MODULES = Path(__file__).parent / "modules"
 class Component:
     """Programs that one Go module pins and one build makes.
 
-    ``programs`` maps a program's name to its package, ``stamps`` a variable of the program to the text set at link time.
+    ``programs`` maps a program's name to its package, ``stamps`` a variable of it to the text set at link time.
     ``seconds`` is how long a build from nothing takes on two cores.
     """
 

@@ -22,7 +22,7 @@ _LIMIT = 2**24
 
 @contextlib.asynccontextmanager
 async def serve(path: Path, handler: Handler) -> AsyncIterator[None]:
-    """Answer requests on ``path`` with what ``handler(operation, arguments)`` returns, or the text of what it raises."""
+    """Answer requests on ``path`` with what ``handler(operation, arguments)`` returns, or the text of its error."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):

@@ -1,10 +1,10 @@
 """The first process of a sandbox: starts the supervisor, and sees to it that nothing is left when that ends.
 
-All processes of the sandbox descend from this one, and orphans among them come back to it, so that it can end each of them:
-also programs that a pod's command left behind, and also when the supervisor was killed.
+All processes of the sandbox descend from this one, and orphans among them come back to it, so that it can end each of
+them: also programs that a pod's command left behind, and also when the supervisor was killed.
 
-Started as ``python -m airflow_provider_multikueue.sandbox.guardian FOLDER [LIFELINE]``. When the pipe whose descriptor is
-``LIFELINE`` is closed, because the process that holds its other end is gone, the sandbox ends too.
+Started as ``python -m airflow_provider_multikueue.sandbox.guardian FOLDER [OWNER]``. The sandbox ends with the process
+``OWNER``, however that ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GRACE = 15.0
 def main() -> int:
     """Go to the background, and run there until the supervisor has ended; returns its exit code."""
     folder = Path(sys.argv[1])
-    lifeline = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    owner = os.pidfd_open(int(sys.argv[2])) if len(sys.argv) > 2 else None
     claim = _go_to_background(folder)
     adopt_orphans()
     told, tell = os.pipe()
@@ -39,8 +39,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
     command = [sys.executable, "-m", "airflow_provider_multikueue.sandbox.supervisor", str(folder)]
-    supervisor = subprocess.Popen(command, preexec_fn=die_with_parent(os.getpid()))  # noqa: PLW1509  (no threads here)
-    _wait(supervisor, told, lifeline)
+    supervisor = subprocess.Popen(command, preexec_fn=die_with_parent(os.getpid()))
+    _wait(supervisor, told, owner)
     _end_descendants()
     _say_down(folder)
     os.close(claim)
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _go_to_background(folder: Path) -> int:
-    """Return the claim on the folder, in a new process that nobody waits for; the old one ends when there is a claim."""
+    """Return the claim on the folder, in a new process that nobody waits for; the old one ends when it has it."""
     claimed, claim = os.pipe()
     if os.fork():
         os.close(claim)
@@ -60,18 +60,18 @@ def _go_to_background(folder: Path) -> int:
     return lock
 
 
-def _wait(supervisor: subprocess.Popen[bytes], told: int, lifeline: int | None) -> None:
+def _wait(supervisor: subprocess.Popen[bytes], told: int, owner: int | None) -> None:
     deadline: float | None = None
     while supervisor.poll() is None:
         timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-        sources = [told] + ([lifeline] if lifeline is not None and deadline is None else [])
+        sources = [told] + ([owner] if owner is not None and deadline is None else [])
         ready, _, _ = select.select(sources, [], [], timeout)
         if told in ready:
             numbers = set(os.read(told, 64))
             _reap(supervisor.pid)
         else:
             numbers = set()
-        if deadline is None and (lifeline in ready or numbers - {signal.SIGCHLD}):
+        if deadline is None and (owner in ready or numbers - {signal.SIGCHLD}):
             supervisor.terminate()
             deadline = time.monotonic() + _GRACE
         if deadline is not None and time.monotonic() >= deadline:

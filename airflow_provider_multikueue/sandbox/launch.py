@@ -35,27 +35,28 @@ def folder_of(name: str) -> Path:
     return folder
 
 
-def bring_up(spec: FleetSpec, *, folder: Path | None, progress: Progress) -> tuple[Path, int | None]:
+def bring_up(spec: FleetSpec, *, progress: Progress, folder: Path | None = None, owner: int | None = None) -> Path:
     """Start a sandbox and return its folder when jobs can be submitted.
 
-    The second value is the lifeline of a sandbox that is not lasting: it ends when this descriptor is closed.
+    It ends with the process ``owner``, if one is given, however that ends.
     """
     if holder(fleet_folder(spec.name)) is not None:
-        text = f"The sandbox {spec.name!r} is running already. Use it, end it with `multikueue sandbox down --name {spec.name}`, "
-        raise SandboxError(text + "or choose another name.")
+        text = (
+            f"The sandbox {spec.name!r} is running already. Use it, end it with "
+            f"`multikueue sandbox down --name {spec.name}`, or choose another name."
+        )
+        raise SandboxError(text)
     ensure_binaries(kueue=spec.kueue, progress=progress)
     place = register_folder(spec.name, folder)
     _empty(place)
     write_private(place / "spec.json", json.dumps(spec.dump()))
-    lifeline = _spawn(place, lasting=spec.lasting)
     try:
+        _spawn(place, owner)
         _wait_until_up(place, progress)
     except BaseException:
-        if lifeline is not None:
-            os.close(lifeline)
         bring_down(place)
         raise
-    return place, lifeline
+    return place
 
 
 def bring_down(folder: Path) -> bool:
@@ -93,16 +94,13 @@ def _empty(folder: Path) -> None:
         (folder / part).unlink(missing_ok=True)
 
 
-def _spawn(folder: Path, *, lasting: bool) -> int | None:
+def _spawn(folder: Path, owner: int | None) -> None:
+    """Start the guardian, which is in the background and has claimed the folder when this returns."""
     (folder / "logs").mkdir(mode=0o700, exist_ok=True)
     command = [sys.executable, "-m", "airflow_provider_multikueue.sandbox.guardian", str(folder)]
-    ours, theirs = None, None
-    if not lasting:
-        theirs, ours = os.pipe()
-        command.append(str(theirs))
-    with os.fdopen(
-        os.open(folder / "logs" / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
-    ) as log:
+    command += [] if owner is None else [str(owner)]
+    path = folder / "logs" / "supervisor.log"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
         done = subprocess.run(
             command,
             cwd=folder,
@@ -111,18 +109,14 @@ def _spawn(folder: Path, *, lasting: bool) -> int | None:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            pass_fds=[theirs] if theirs is not None else [],
             check=False,
         )
-    if theirs is not None:
-        os.close(theirs)
     if done.returncode:
         raise SandboxError(_last_words(folder))
-    return ours
 
 
 def _import_path() -> str:
-    """The sandbox's processes find this very package, also when it isn't installed."""
+    """Return a search path on which the sandbox's processes find this very package, installed or not."""
     root = str(Path(__file__).parents[2])
     return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
 

@@ -15,7 +15,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(parent: int) -> Callable[[], None]:
-    """Return what a new child runs before its program: the kernel then kills it when ``parent`` ends, however that happens."""
+    """Return what a new child runs before its program, so that the kernel kills it when ``parent`` ends in any way."""
 
     def prepare() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

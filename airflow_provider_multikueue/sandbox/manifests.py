@@ -1,7 +1,7 @@
 """The objects that installing Kueue creates, taken from the Kueue module's own ``config/components``.
 
-A build copies these files beside the programs. ``bundle`` does for them, once, what the module's kustomization does: prefix,
-namespace, patches. ``render`` runs at each start and points the webhooks at the loopback port that Kueue listens on.
+A build copies these files beside the programs. ``bundle`` does for them, once, what the module's kustomization does:
+prefix, namespace, patches. ``render`` runs at each start and points the webhooks at the loopback port of Kueue.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def bundle(sources: Path) -> Object:
 def _collect(kueue: Path, autoscaler: Path) -> Object:
     rights = (*_listed(kueue / "rbac"), *_load(kueue / "visibility", only="role_binding"))
     return {
-        "definitions": [*_definitions(kueue / "crd"), *_load(autoscaler)],
+        "definitions": [_terse(each) for each in (*_definitions(kueue / "crd"), *_load(autoscaler))],
         "rights": [_named(each) for each in rights],
         "webhooks": _webhooks(kueue / "webhook"),
         "visibility": [_placed(each) for each in _load(kueue / "visibility", only="apiservice_")],
@@ -61,7 +61,7 @@ def _collect(kueue: Path, autoscaler: Path) -> Object:
 
 
 def render(bundle: dict[str, Any], *, url: str, authority: bytes) -> tuple[list[Object], list[Object]]:
-    """Return the definitions, and then what Kueue needs besides, with webhooks at ``url`` that ``authority`` vouches for."""
+    """Return the definitions and what Kueue needs besides, with webhooks at ``url`` that ``authority`` vouches for."""
     ca = base64.b64encode(authority).decode()
     definitions, webhooks = (json.loads(json.dumps(bundle[part])) for part in ("definitions", "webhooks"))
     for each in definitions:
@@ -83,6 +83,16 @@ def _definitions(folder: Path) -> Iterator[Object]:
     for each in _load(folder / "bases"):
         each["spec"].update(patches.get(each["metadata"]["name"], {}))
         yield each
+
+
+def _terse(schema: Any) -> Any:
+    """Return a definition without the texts that explain its fields: most of its size and of the time it costs."""
+    if isinstance(schema, list):
+        return [_terse(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    # A field may be named "description"; then it maps to a schema, not to a text.
+    return {key: _terse(part) for key, part in schema.items() if key != "description" or not isinstance(part, str)}
 
 
 def _patches(folder: Path) -> Iterator[Object]:
@@ -119,7 +129,7 @@ def _placed(each: Object) -> Object:
 
 
 def _webhooks(folder: Path) -> list[Object]:
-    """Return the two webhook configurations; those of job kinds spare the system's namespaces, as the kustomization says."""
+    """Return the two webhook configurations; for jobs they spare the system's namespaces, as in the kustomization."""
     text = (folder / "kustomization.yaml").read_text()
     sparing = set(re.findall(r"webhooks\.\[name=([\w.]+)\]", text)) | set(re.findall(r"- name: (v\w+\.kb\.io)", text))
     selector = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", NAMESPACE]}
@@ -136,7 +146,7 @@ def _load(folder: Path, *, only: str = "") -> Iterator[Object]:
 
 
 def _documents(path: Path) -> Iterable[Object]:
-    import yaml  # noqa: PLC0415  (only a build reads YAML)
+    import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [each for each in yaml.load_all(path.read_text(), Loader=loader) if each]  # noqa: S506  (a safe loader, in C where there is one)
+    return [each for each in yaml.load_all(path.read_text(), Loader=loader) if each]

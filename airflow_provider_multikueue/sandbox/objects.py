@@ -67,14 +67,14 @@ def queue(name: str, in_namespace: str) -> Object:
 
 
 def kueue_certificate_secret(authority: Pair, webhook: Pair) -> Object:
-    """Return the Secret from which Kueue takes the certificate of its webhooks; it would make one without loopback in it."""
+    """Return the Secret with the certificate of Kueue's webhooks; Kueue itself would make one without loopback."""
     (ca, ca_key), (certificate, key) = authority.texts, webhook.texts
     parts = {"ca.crt": ca, "ca.key": ca_key, "tls.crt": certificate, "tls.key": key}
     return _secret("kueue-webhook-server-cert", parts)
 
 
 def worker_access() -> list[Object]:
-    """Return the account with which the manager's Kueue comes to a worker, with the rights that Kueue's guide gives it."""
+    """Return the account with which the manager's Kueue comes to a worker, with the rights of Kueue's guide."""
     everything = ["create", "delete", "get", "list", "watch"]
     rules = []
     for group, kinds in {**_COPIED_KINDS, "kueue.x-k8s.io": ("workloads",)}.items():

@@ -21,7 +21,7 @@ _FIRST, _LAST = 20000, 32000
 
 
 def claim_ports(folder: Path, count: int) -> list[int]:
-    """Return ``count`` ports that nobody listens on, and note in ``folder`` that they belong to its sandbox from now on."""
+    """Return ``count`` ports that nobody listens on, and note in ``folder`` that they are its sandbox's from now on."""
     root = cache_root()
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (root / "ports.lock").open("w") as lock:

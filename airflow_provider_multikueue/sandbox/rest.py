@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -61,7 +62,12 @@ class Rest:
         """Return the status and the JSON of an answer."""
         headers = {"Content-Type": kind}
         async with self._session.request(method, self._server + path, json=body, headers=headers) as answer:
-            return answer.status, await answer.json(content_type=None)
+            text = await answer.read()
+        try:
+            return answer.status, json.loads(text)
+        except ValueError:
+            # A path that is not served yet, and a server that is about to end, answer in words.
+            return answer.status, {"message": text.decode(errors="replace")}
 
     async def create(self, objects: Iterable[Object]) -> None:
         """Create all ``objects`` side by side; what is there already stays as it is."""

@@ -42,7 +42,8 @@ def log_tail(path: Path, lines: int = 15) -> str:
 class Service:
     """A program that is kept running, until it is stopped on purpose, and that may be paused meanwhile.
 
-    A program that ends by itself is started again after a moment, as a cluster would do; one that ends often in a row is given up.
+    A program that ends by itself is started again after a moment, as a cluster would do; one that ends often in a row
+    is given up.
     """
 
     def __init__(self, program: Program, *, changed: Callable[[], None]) -> None:
@@ -108,7 +109,7 @@ class Service:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=die_with_parent(os.getpid()),  # noqa: PLW1509  (the caller runs no other thread)
+                preexec_fn=die_with_parent(os.getpid()),
             )
         self._become("running")
 

