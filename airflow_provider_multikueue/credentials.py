@@ -6,8 +6,9 @@ Reading anew is all there is to renewal: rotated files, exec plugins and service
 
 To add a way (an Airflow connection, a GKE cluster by its resource name): write a class with ``describe`` and ``load``.
 
-Plain entries of a kubeconfig are taken as they are; only its auth providers are left to kubernetes_asyncio, whose
-import costs every process a second or two of CPU.
+Plain entries of a kubeconfig are taken as they are; its auth providers are left to kubernetes_asyncio. The rest of that
+library's loader is not used: it runs plugins without a time limit, renews short tokens at every look, keeps keys in
+temporary files for the life of the process and quotes users' entries in its errors.
 """
 
 from __future__ import annotations

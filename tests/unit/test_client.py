@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pickle
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -384,7 +385,12 @@ async def test_closing_ends_what_is_open(server, cluster):
     assert (await failure(cluster.create(JOBS, {}, "default"))).status == 0
 
 
-def test_followed_streams_are_watched_over_by_tcp():
+async def test_followed_streams_are_watched_over_by_tcp(server, cluster):
+    server.on("GET", LOG, Stream([b"one\n"], end="open"))
+    async with cluster.log("default", "p", "main", follow=True):
+        (connection,) = cluster._transport._session.connector._acquired
+        sock = connection.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     assert transport.LOG_FOLLOW.silence is None
     assert transport.WATCH.silence is not None
     assert transport.WATCH.silence > 60
