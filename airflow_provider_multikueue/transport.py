@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["LOG", "LOG_FOLLOW", "PROBE", "UNARY", "WATCH", "Timeouts", "Transport"]
 
 REQUESTS_AT_ONCE = 32
-RENEWAL_PAUSE = 2.0
-"""Seconds within which a refused credential is not loaded a second time."""
+RENEWAL_PAUSE = 1.0
+"""Seconds between two loads because of a refusal, so that bad credentials do not run a plugin without end."""
 EARLY_RENEWAL_PAUSE = 5.0
 """Seconds between attempts to renew credentials that are still good."""
 LINGER = 75.0
@@ -90,10 +90,8 @@ class Transport:
         response = await self._send(access, method, path, data, headers, timeouts)
         if response.status != 401:
             return response
-        renewed = await self._renewed(access)
-        if renewed is access:
-            return response
         response.release()
+        renewed = await self._renewed(access)
         return await self._send(renewed, method, path, data, headers, timeouts)
 
     async def _send(
@@ -159,12 +157,12 @@ class Transport:
         return access
 
     async def _renewed(self, refused: Access) -> Access:
-        """Return other credentials than ``refused``, or the same when they were loaded just now."""
-        if self._access is not refused and self._access is not None:
-            return self._access
-        if time.time() - self._loaded < RENEWAL_PAUSE:
-            return refused
-        return await self._load()
+        """Return other credentials than ``refused``; one load serves all who were refused at once."""
+        if self._access is refused:
+            await asyncio.sleep(self._loaded + RENEWAL_PAUSE - time.time())
+        if self._access is refused or self._access is None:
+            return await self._load()
+        return self._access
 
     async def _load(self) -> Access:
         return await asyncio.shield(self._start_loading())

@@ -160,6 +160,24 @@ async def test_a_rotated_kubeconfig_is_read_anew_after_a_401(tmp_path, server, m
         assert await get(cluster) == "train"
 
 
+async def test_a_single_401_right_after_the_first_load_is_survived(tmp_path, server):
+    server.on("GET", f"{PATH}/train", status(401), obj("train"))
+    path = written(tmp_path / "config", kubeconfig(server.url, token="good-token"))
+    async with await Cluster.from_kubeconfig("x", path=path) as cluster:
+        assert await get(cluster) == "train"
+
+
+async def test_credentials_that_stay_bad_are_loaded_once_for_each_attempt(tmp_path, server, monkeypatch):
+    monkeypatch.setattr(transport, "RENEWAL_PAUSE", 0.05)
+    server.on("GET", f"{PATH}/train", status(401))
+    section = plugin(tmp_path, credential("bad-token"))
+    path = written(tmp_path / "config", kubeconfig(server.url, exec=section))
+    async with await Cluster.from_kubeconfig("x", path=path) as cluster:
+        with pytest.raises(ApiError, match="401"):
+            await get(cluster)
+    assert (runs(tmp_path), len(server.seen)) == (2, 2)
+
+
 async def test_a_file_that_vanished_meanwhile_is_a_passing_trouble(tmp_path, server, monkeypatch):
     monkeypatch.setattr(transport, "RENEWAL_PAUSE", 0.0)
     accepting(server, "old-token")
