@@ -9,7 +9,18 @@ from typing import Any
 
 from airflow_provider_multikueue.kinds import get_at
 
-__all__ = ["condition", "is_false", "is_true", "items_at", "parse_time", "text_at", "time_at", "told", "transition"]
+__all__ = [
+    "condition",
+    "eviction_cause",
+    "is_false",
+    "is_true",
+    "items_at",
+    "parse_time",
+    "text_at",
+    "time_at",
+    "told",
+    "transition",
+]
 
 
 def items_at(node: Any, *path: str) -> list[Mapping[str, Any]]:
@@ -53,6 +64,13 @@ def told(node: Any, name: str) -> str:
     """Return what a condition says to people: its message, else its reason."""
     found = condition(node, name)
     return text_at(found, "message").strip() or text_at(found, "reason")
+
+
+def eviction_cause(node: Any) -> str:
+    """Return why an object was evicted, for people: the check's own words, where Kueue's sentence quotes them."""
+    text = told(node, "Evicted")
+    quoted = re.search(r'AdmissionCheck in \w+ state: "[^"]*" \((.+)\)$', text, re.DOTALL)
+    return quoted[1].removeprefix("Retrying after failure: ") if quoted else text
 
 
 def parse_time(value: object) -> datetime | None:

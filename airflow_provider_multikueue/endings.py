@@ -24,7 +24,8 @@ from airflow_provider_multikueue.exceptions import (
     WorkerLostError,
 )
 from airflow_provider_multikueue.narrate import describe_waiting, duration
-from airflow_provider_multikueue.pods import ContainerEnd, container_ends, node_lost, startup_problem
+from airflow_provider_multikueue.pods import ContainerEnd, container_ends, node_lost, pods_of_stay, startup_problem
+from airflow_provider_multikueue.workload import Phase
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.workload import Ending, Observation
@@ -53,6 +54,7 @@ def error_for(observation: Observation, pods: Pods = (), tail: Sequence[str] = (
     ending = observation.ending
     if ending is None or ending.kind == "succeeded":
         return None
+    pods = pods_of_stay(pods, observation.admitted)
     if ending.kind == "failed":
         return _failed(observation, ending, pods, tail)
     if ending.kind == "deadline":
@@ -90,7 +92,7 @@ _NEXT = {
     "rejected": "This is capacity, not your code: retry later, or ask more regions.",
     "inadmissible": "Correct queue_name, or have the queue set up to cover what the pods ask for.",
     "deactivated": "Ask who or what deactivated it; a retry submits it anew.",
-    "deleted": "If that was meant, mark the task; a retry submits it anew.",
+    "deleted": "If that was not meant: a retry submits it anew.",
     "workload_deleted": "A retry submits the job anew.",
     "not_dispatched": "Have a MultiKueue admission check added to its ClusterQueue, or use a queue that has one.",
 }
@@ -132,7 +134,8 @@ def _ends(pods: Pods) -> tuple[ContainerEnd, ...]:
 
 def _text(seen: Observation, what: str, ends: Sequence[ContainerEnd], tail: Sequence[str], next_step: str) -> str:
     """Return the whole text: what and where, how the containers ended, what to do, the last lines."""
-    where = f" in {seen.place}" if seen.cluster else ""
+    gone = seen.ending is not None and seen.ending.phase is Phase.LOST
+    where = f"{', while' if gone else ''} in {seen.place}" if seen.cluster else ""
     text = f"Job {_job(seen)} {what.rstrip('.')}{where}."
     if ends:
         shown = "; ".join(_end_text(end) for end in ends[:SHOWN_FAILURES])

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_multikueue.conditions import condition, is_true, items_at, text_at, told, transition
+from airflow_provider_multikueue.conditions import (
+    condition,
+    eviction_cause,
+    is_true,
+    items_at,
+    text_at,
+    told,
+    transition,
+)
 from airflow_provider_multikueue.jobs import run_duration_of
 from airflow_provider_multikueue.kinds import outcome
 from airflow_provider_multikueue.regions import is_copy, is_inactive, newest_request
@@ -23,6 +31,9 @@ KEPT_REJECTIONS: Final = 20
 
 def remember(memory: Memory, view: View) -> Memory:
     """Return ``memory`` with what ``view`` shows: call it before ``observe`` at each view, and put the result there."""
+    if view.job is not None:
+        metadata = (text_at(view.job, "metadata", "namespace"), text_at(view.job, "metadata", "name"))
+        memory = replace(memory, namespace=metadata[0], name=metadata[1])
     copies = {name: _remember_copy(memory.of(name), view, worker) for name, worker in view.workers.items()}
     memory = replace(
         memory,
@@ -36,7 +47,7 @@ def remember(memory: Memory, view: View) -> Memory:
     if cluster := _chosen(view):
         memory = replace(memory, cluster=cluster)
     if is_true(view.workload, "Evicted") and memory.cluster:
-        reason = memory.of(memory.cluster).cause or told(view.workload, "Evicted")
+        reason = memory.of(memory.cluster).cause or eviction_cause(view.workload)
         memory = replace(memory, left=memory.cluster, left_reason=reason)
     if is_true(view.workload, "Admitted"):
         memory = replace(memory, admitted=_epoch(view.workload, "Admitted"))
@@ -53,13 +64,20 @@ def _remember_copy(memory: CopyMemory, view: View, worker: WorkerView) -> CopyMe
     request = newest_request(worker)
     if is_true(request, "Provisioned"):
         memory = replace(memory, provisioned=_epoch(request, "Provisioned"))
-    if is_true(worker.workload, "Evicted") and worker.cluster == (_chosen(view) or view.memory.cluster):
+    if _evicts(view, worker):
         memory = replace(memory, cause=_cause(worker))
     return memory
 
 
 def _chosen(view: View) -> str:
     return text_at(view.workload, "status", "clusterName")
+
+
+def _evicts(view: View, worker: WorkerView) -> bool:
+    """Whether the job's worker evicts it by its own decision, rather than at the manager's word."""
+    if worker.cluster != (_chosen(view) or view.memory.cluster) or not is_true(worker.workload, "Evicted"):
+        return False
+    return not text_at(condition(worker.workload, "Evicted"), "reason").endswith("EvictedOnManagerCluster")
 
 
 def _cause(worker: WorkerView) -> str:
@@ -70,7 +88,7 @@ def _cause(worker: WorkerView) -> str:
     for check in items_at(worker.workload, "status", "admissionChecks"):
         if text_at(check, "state") in ("Retry", "Rejected") and text_at(check, "message"):
             return text_at(check, "message")
-    return told(worker.workload, "Evicted")
+    return eviction_cause(worker.workload)
 
 
 def _remember_refusal(memory: CopyMemory, view: View, worker: WorkerView) -> CopyMemory:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_multikueue.workload import Observation, Phase, RegionCheck, Stage
 
 if TYPE_CHECKING:
-    from airflow_provider_multikueue.workload import DeadRegion
+    from airflow_provider_multikueue.workload import DeadRegion, Ending
 
 __all__ = ["describe_waiting", "duration", "narrate"]
 
@@ -31,8 +31,9 @@ _SAYS = {
     Stage.REJECTED: "capacity rejected",
     Stage.EVICTED: "called off by the manager",
 }
-_QUIET = (Stage.SILENT, Stage.UNANSWERED, Stage.ASKED, Stage.EVICTED, Stage.UNREADABLE)
-_BAD = (Stage.INADMISSIBLE, Stage.FAILED, Stage.REJECTED, Stage.UNREACHABLE)
+# A failed request makes its region dead within a tenth of a second, and that is told.
+_QUIET = (Stage.SILENT, Stage.UNANSWERED, Stage.ASKED, Stage.EVICTED, Stage.UNREADABLE, Stage.FAILED)
+_BAD = (Stage.INADMISSIBLE, Stage.REJECTED, Stage.UNREACHABLE)
 
 
 def narrate(previous: Observation | None, current: Observation, *, region_of: RegionOf | None = None) -> list[Line]:
@@ -154,7 +155,12 @@ def _unlisted(cluster: str | None) -> str:
 
 
 def _regions(before: Observation, current: Observation) -> Iterator[Line]:
-    """Tell what a region says when that has changed, and which will not answer any more."""
+    """Tell what a region says when that has changed, and which will not answer any more.
+
+    During an eviction the manager asks once in vain, and calls that off: no news for a reader.
+    """
+    if current.phase is not Phase.PLACING:
+        return
     known = {check.cluster: check for check in before.checks}
     dead = {region.cluster: region for region in current.dead}
     buried = {region.cluster: region.reason for region in before.dead}
@@ -174,7 +180,7 @@ def _changed(before: RegionCheck | None, check: RegionCheck) -> bool:
         and (before.text == check.text or check.stage is Stage.GRANTED)
     ):
         return False
-    return check.stage not in _QUIET or (check.stage is Stage.ASKED and bool(check.text))
+    return check.stage not in _QUIET
 
 
 def _said(check: RegionCheck) -> str:
@@ -182,23 +188,28 @@ def _said(check: RegionCheck) -> str:
 
 
 def _dead(region: DeadRegion) -> str:
-    then = "" if region.healable else " Nothing makes it ask again from here."
-    return f"{region.where} will not grant capacity any more: {region.reason.rstrip('.')}.{then}"
+    then = "It is not asked again by itself." if region.healable else "Nothing here can make it be asked again."
+    return f"{region.where} will not grant capacity any more: {region.reason}. {then}"
 
 
 def _waits(before: Observation, current: Observation) -> Iterator[Line]:
     """Tell why it waits, where no other line says it already."""
-    if not current.waiting or current.waiting == before.waiting:
+    if not current.waiting or _gist(current) == _gist(before):
         return
     plain = {
         Phase.EVICTED: before.phase is not Phase.EVICTED,
-        Phase.ADMITTED: not before.phase.placed or before.cluster != current.cluster,
+        Phase.ADMITTED: current.waiting.endswith("waiting for its first container"),
         Phase.PLACING: current.hopeless_since is None and current.waiting.startswith("it has quota; "),
     }
     if plain.get(current.phase):
         return
     level = logging.WARNING if _worrying(current) else logging.INFO
     yield level, f"{current.waiting[0].upper()}{current.waiting[1:]}."
+
+
+def _gist(seen: Observation) -> str:
+    """Return why it waits without the details of a start, which change with each attempt to pull an image."""
+    return seen.waiting.partition(" (")[0] if seen.phase is Phase.ADMITTED else seen.waiting
 
 
 def _worrying(current: Observation) -> bool:
@@ -223,7 +234,7 @@ def _end(current: Observation) -> Iterator[Line]:
         yield logging.INFO, f"Succeeded{_between(current.started, current.finished)}{where}."
     else:
         after = _between(current.started, current.finished)
-        yield logging.ERROR, f"{_ENDS[ending.kind]}{after}{where}: {_because(current)}."
+        yield logging.ERROR, f"{_ENDS[ending.kind]}{after}{where}{_because(ending)}."
     if ending.source != "manager":
         yield (
             logging.WARNING,
@@ -244,9 +255,9 @@ _ENDS = {
 }
 
 
-def _because(current: Observation) -> str:
-    ending = current.ending
-    if ending is None:
+def _because(ending: Ending) -> str:
+    if ending.kind in ("deleted", "workload_deleted"):
         return ""
-    reason = f"{ending.reason}: {ending.message}" if ending.message and ending.reason not in ending.message else ""
-    return (reason or ending.message or ending.reason).rstrip(".")
+    known = f"{_ENDS[ending.kind]} {ending.message}".lower()
+    words = [ending.reason] if ending.reason.lower() not in known else []
+    return ": " + ": ".join([*words, *([ending.message.rstrip(".")] if ending.message else [])] or [ending.reason])

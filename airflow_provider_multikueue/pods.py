@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
-from airflow_provider_multikueue.conditions import condition, items_at, parse_time, text_at
+from airflow_provider_multikueue.conditions import condition, items_at, parse_time, text_at, time_at
 from airflow_provider_multikueue.kinds import get_at
 
-__all__ = ["ContainerEnd", "container_ends", "first_start", "node_lost", "running_pods", "startup_problem"]
+__all__ = [
+    "SKEW",
+    "ContainerEnd",
+    "container_ends",
+    "first_start",
+    "node_lost",
+    "pods_of_stay",
+    "running_pods",
+    "startup_problem",
+]
 
 Pod = Mapping[str, Any]
+
+SKEW: Final = timedelta(seconds=5)
+"""What a worker's clock and the manager's may differ by."""
 
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
@@ -76,6 +88,13 @@ def first_start(pods: Iterable[Pod]) -> datetime | None:
         for phase in ("running", "terminated")
     ]
     return min((time for time in times if time is not None), default=None)
+
+
+def pods_of_stay(pods: Iterable[Pod], admitted: datetime | None) -> list[Pod]:
+    """Return the pods made since the job was ``admitted``: a worker may still show those of an earlier stay."""
+    if admitted is None:
+        return list(pods)
+    return [pod for pod in pods if (time_at(pod, "metadata", "creationTimestamp") or admitted) >= admitted - SKEW]
 
 
 def running_pods(pods: Iterable[Pod]) -> int:

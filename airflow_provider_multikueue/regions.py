@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from airflow_provider_multikueue.conditions import condition, is_true, items_at, parse_time, text_at, told, transition
+from airflow_provider_multikueue.conditions import (
+    condition,
+    eviction_cause,
+    is_true,
+    items_at,
+    parse_time,
+    text_at,
+    told,
+    transition,
+)
 from airflow_provider_multikueue.kinds import get_at
 from airflow_provider_multikueue.views import CopyMemory, DeadRegion, RegionCheck, Stage, View, WorkerView
 
@@ -100,7 +109,7 @@ def _stage(view: View, worker: WorkerView) -> Answer:
 def _evicted(view: View, worker: WorkerView) -> Answer:
     since = transition(worker.workload, "Evicted")
     rejected = is_inactive(worker.workload)
-    text = _refusal_text(worker) or view.memory.of(worker.cluster).failure or told(worker.workload, "Evicted")
+    text = _refusal_text(worker) or view.memory.of(worker.cluster).failure or eviction_cause(worker.workload)
     if text_at(condition(worker.workload, "Evicted"), "reason").endswith("EvictedOnManagerCluster"):
         return Stage.EVICTED, told(worker.workload, "Evicted"), since
     return (Stage.REJECTED if rejected else Stage.FAILED), text, since
@@ -136,9 +145,9 @@ def _with_quota(worker: WorkerView) -> Answer:
     estimate = text_at(condition(request, "Provisioned"), "message") or next(
         (text_at(check, "message") for check in checks if text_at(check, "message")), ""
     )
-    if is_true(request, "Accepted"):
+    if estimate or is_true(request, "Accepted"):  # the check repeats the estimate of a request that was accepted
         return Stage.ACCEPTED, estimate or told(request, "Accepted"), transition(request, "Accepted")
-    return Stage.ASKED, estimate, transition(worker.workload, "QuotaReserved")
+    return Stage.ASKED, "", transition(worker.workload, "QuotaReserved")
 
 
 # -- regions that will not answer any more
@@ -158,11 +167,10 @@ def _dead(view: View, check: RegionCheck, worker: WorkerView) -> DeadRegion | No
     if check.stage is Stage.INADMISSIBLE and not waits_for_queue(check.text):
         return _made(worker, check.text, since, healable=False)
     if _in_a_loop(view, worker, memory):
-        reason = f"it refused {len(memory.rejected)} times in a row: {memory.failure or check.text}"
+        reason = f"it refuses each time that it is asked: {memory.failure or check.text}"
         return _made(worker, reason, memory.rejected_since or since, healable=False)
     if _failed_once(worker, check):
-        reason = f"{check.text} (it is not asked again by itself after the first failure)"
-        return _made(worker, reason, since, healable=True)
+        return _made(worker, check.text, since, healable=True)
     if check.stage is Stage.EVICTED and _stranded(view, since):
         return _made(worker, "the manager left a dead copy of the Workload there", since, healable=True)
     return None
@@ -197,7 +205,7 @@ def _made(worker: WorkerView, reason: str, since: float, *, healable: bool) -> D
     return DeadRegion(
         cluster=worker.cluster,
         region=worker.region,
-        reason=reason,
+        reason=reason.rstrip("."),
         since=since,
         healable=healable and worker.can_heal,
         namespace=text_at(worker.workload, "metadata", "namespace"),

@@ -113,6 +113,8 @@ class CopyMemory:
 class Memory:
     """What earlier views showed and later ones no longer show: fold it with ``remember``. Times are epoch seconds."""
 
+    namespace: str = ""
+    name: str = ""
     job_gone_since: float | None = None
     workload_gone_since: float | None = None
     inactive_since: float | None = None

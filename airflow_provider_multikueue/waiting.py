@@ -93,7 +93,9 @@ def _slow_text(check: RegionCheck) -> str:
 def _admitted(view: View, seen: Observation) -> str:
     worker = view.workers.get(seen.cluster or "")
     problem = startup_problem(worker.pods) if worker else None
-    return f"admitted in {seen.where or 'a worker'}; " + (problem or "waiting for the first container to run")
+    return f"admitted in {seen.where or 'a worker'}, " + (
+        f"but {problem}" if problem else "waiting for its first container"
+    )
 
 
 def trouble_sentence(view: View, cluster: str | None) -> str:

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from airflow_provider_multikueue.conditions import is_true, items_at, parse_time, text_at, time_at, told, transition
+from airflow_provider_multikueue.conditions import (
+    eviction_cause,
+    is_true,
+    items_at,
+    parse_time,
+    text_at,
+    time_at,
+    transition,
+)
 from airflow_provider_multikueue.jobs import PRIORITY_LABEL, QUEUE_LABEL
 from airflow_provider_multikueue.kinds import get_at, outcome
 from airflow_provider_multikueue.memory import remember
-from airflow_provider_multikueue.pods import first_start, running_pods
+from airflow_provider_multikueue.pods import SKEW, first_start, pods_of_stay, running_pods
 from airflow_provider_multikueue.regions import asked_clusters, dead_regions, is_copy, region_checks
 from airflow_provider_multikueue.verdicts import managers_word, next_look, override
 from airflow_provider_multikueue.views import (
@@ -50,8 +58,6 @@ __all__ = [
     "remember",
 ]
 
-SKEW: Final = timedelta(seconds=5)  # between a worker's clock and the manager's
-
 
 def observe(view: View) -> Observation:
     """Return what ``view`` means. Total: never raises, whatever the objects hold."""
@@ -68,8 +74,8 @@ def _basics(view: View) -> Observation:
     reserved = is_true(workload, "QuotaReserved")
     return Observation(
         phase=_phase(view),
-        namespace=text_at(job or workload, "metadata", "namespace"),
-        name=text_at(job, "metadata", "name") or _owner_name(workload),
+        namespace=text_at(job or workload, "metadata", "namespace") or view.memory.namespace,
+        name=text_at(job, "metadata", "name") or _owner_name(workload) or view.memory.name,
         submitted=time_at(job or workload, "metadata", "creationTimestamp"),
         quota_reserved=transition(workload, "QuotaReserved") if reserved else None,
         admitted=transition(workload, "Admitted") if is_true(workload, "Admitted") else None,
@@ -120,10 +126,10 @@ def _evicted_reason(view: View) -> str | None:
     chosen = text_at(view.workload, "status", "clusterName")
     cause = view.memory.of(chosen or view.memory.cluster).cause
     if is_true(view.workload, "Evicted"):
-        return cause or told(view.workload, "Evicted")
+        return cause or eviction_cause(view.workload)
     worker = view.workers.get(chosen)
     if worker is not None and is_true(worker.workload, "Evicted"):
-        return cause or told(worker.workload, "Evicted")
+        return cause or eviction_cause(worker.workload)
     return None
 
 
@@ -151,7 +157,7 @@ def _look_up(view: View) -> str:
 def _at(view: View, seen: Observation, cluster: str) -> Observation:
     """Return ``seen`` placed on ``cluster``, with what its pods say."""
     worker = view.workers.get(cluster) or WorkerView(cluster=cluster, readable=False)
-    pods = _pods(worker, seen.admitted)
+    pods = pods_of_stay(worker.pods, seen.admitted)
     started = first_start(pods)
     if started is None and not pods and (not worker.readable or seen.phase.ended):
         started = time_at(view.job, "status", "startTime")
@@ -165,15 +171,6 @@ def _at(view: View, seen: Observation, cluster: str) -> Observation:
         flavors=_flavors(worker.workload) or _flavors(view.workload),
         pods_running=running_pods(pods),
     )
-
-
-def _pods(worker: WorkerView, admitted: datetime | None) -> list[Mapping[str, Any]]:
-    """Return the pods of this dispatch: a worker may still show those of an earlier one."""
-    if admitted is None:
-        return list(worker.pods)
-    return [
-        pod for pod in worker.pods if (time_at(pod, "metadata", "creationTimestamp") or admitted) >= admitted - SKEW
-    ]
 
 
 def _runs(view: View, worker: WorkerView, started: datetime | None) -> bool:
@@ -234,10 +231,15 @@ def _ended(view: View, seen: Observation) -> Observation:
     seen = replace(seen, phase=ending.phase, ending=ending, override=rule, finished=_finished(view, ending))
     source = ending.source.removeprefix("worker:")
     chosen = text_at(view.workload, "status", "clusterName") or seen.cluster
+    if not chosen and ending.kind in _ENDED_WHERE_IT_RAN:
+        chosen = view.memory.cluster
     cluster = source if source != ending.source else chosen
     if cluster and cluster != chosen:  # the manager's time is of another stay
         seen = replace(seen, admitted=transition(view.workers[cluster].workload, "Admitted"))
     return _at(view, seen, cluster) if cluster else seen
+
+
+_ENDED_WHERE_IT_RAN: Final = ("deleted", "workload_deleted", "deactivated", "deadline", "run_duration")
 
 
 def _finished(view: View, ending: Ending) -> datetime | None:

@@ -93,6 +93,19 @@ def test_a_memory_kill_that_a_retry_survived_does_not_explain_a_later_failure() 
     assert "pod b: exit code 2" in str(error)
 
 
+def test_pods_of_an_earlier_stay_on_the_same_worker_explain_nothing() -> None:
+    story = Story().placed(US)
+    story.evicted().requeued()
+    story.now = 60
+    story.nominated().granted(US).chosen(US)
+    seen = story.job_condition("Failed", "BackoffLimitExceeded").look()
+    old, new = pod("old", terminated=ended(137, "OOMKilled")), pod("new", terminated=ended(3))
+    new["metadata"]["creationTimestamp"] = "2026-03-01T12:01:00Z"
+    error = error_for(seen, [old, new])
+    assert type(error) is JobFailedError
+    assert "pod new: exit code 3" in str(error)
+
+
 def test_a_deadline_is_told_apart() -> None:
     error = error_for(failed("DeadlineExceeded"), [pod(terminated=ended(143))])
     assert type(error) is JobDeadlineError
@@ -184,6 +197,8 @@ def test_each_ending_has_its_class_and_its_next_step(kind: str, name: str, says:
     error = error_for(story_of(kind))
     assert type(error) is getattr(exceptions, name)
     assert says in str(error)
+    assert kind not in ("deleted", "workload_deleted", "deactivated", "max_exec") or "us-east4" in str(error)
+    assert kind == "rejected" or "default/dws-job-train-abc-1" in str(error)
     assert exceptions.from_event(exceptions.to_event(error)).args == error.args
 
 

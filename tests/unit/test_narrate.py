@@ -67,6 +67,28 @@ def test_a_return_to_the_same_region_is_no_move() -> None:
     assert "Back in us-east4 (multikueue-dws-worker-us): Preempted to accommodate a workload." in story.lines
 
 
+def test_a_round_that_the_manager_calls_off_during_an_eviction_is_no_news() -> None:
+    story = Story().placed(US)
+    story.look()
+    story.evicted().look(20)
+    story.lines.clear()
+    for name in (ASIA, EU, US):
+        story.copied(name)
+        story.requested(name)
+    story.request(EU, "Accepted", message="queued there").look(1)
+    story.granted(US).look(5)
+    copy = story.workers[US].workload
+    assert copy is not None
+    copy["spec"]["active"] = False
+    story.worker(US, "Evicted", reason="DeactivatedDueToEvictedOnManagerCluster").look(1)
+    assert story.lines == []
+    story.requeued().nominated().look(5)
+    assert story.lines[:2] == [
+        "Quota reserved in dws-local-queue after 27 s.",
+        "Asking 3 regions: asia-southeast1, europe-west4, us-east4.",
+    ]
+
+
 def test_what_a_region_says_is_told_once_a_change() -> None:
     story = Story().nominated()
     story.look()
@@ -135,6 +157,27 @@ def test_an_end_believed_from_the_worker_says_so() -> None:
         "Succeeded after 0 s in us-east4 (multikueue-dws-worker-us).",
         "The manager has not followed its worker's end; believing multikueue-dws-worker-us.",
     ]
+
+
+def test_an_image_that_cannot_be_pulled_is_told_once_though_the_kubelet_tries_again() -> None:
+    story = Story().placed(US)
+    for reason in ("ContainerCreating", "ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
+        waiting = {"waiting": {"reason": reason, "message": "no img"}}
+        story.workers[US].pods = [story.pod("p", state=waiting, phase="Pending")]
+        story.look(1)
+    assert story.lines[1:] == [
+        "Admitted in us-east4, but pod p cannot get its image 'img' (container main, ErrImagePull: no img)."
+    ]
+
+
+def test_a_deletion_is_told_with_where_it_ran() -> None:
+    story = Story().placed(US)
+    story.look()
+    story.now = 9
+    story.job = story.workload = None
+    story.look()
+    story.look(2)
+    assert story.lines[-1] == "Deleted by someone else after 9 s in us-east4 (multikueue-dws-worker-us)."
 
 
 @pytest.mark.parametrize(
