@@ -78,6 +78,7 @@ class LocalAirflow(DagRuns):
         self._api: AirflowApi | None = None
         self._leash: Leash | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     # What is known about it
 
@@ -211,14 +212,18 @@ class LocalAirflow(DagRuns):
     def __enter__(self) -> Self:
         """Start it, on an event loop in a thread of its own."""
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="local-airflow", daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="local-airflow", daemon=True)
+        self._thread.start()
         return self.sync(self.start())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Stop it, and the loop with it."""
         self.sync(self.stop())
-        if self._loop is not None:
+        if self._loop is not None and self._thread is not None:
+            self.sync(self._loop.shutdown_default_executor())
             self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     def sync(self, call: Coroutine[Any, Any, T]) -> T:
         """Return what ``call`` returns, for code without an event loop."""

@@ -22,14 +22,9 @@ MANAGER = "manager-europe-west4"
 
 
 @pytest.fixture(scope="session")
-def fleet() -> Iterator[Sandbox]:
-    """A fleet whose regions all grant; us-east4 first."""
-    running = os.environ.get("MULTIKUEUE_TEST_SANDBOX")
-    if running:
-        yield Sandbox.attach(running)
-        return
-    with Sandbox.start_local() as sandbox:
-        yield sandbox
+def fleet(multikueue_sandbox: Sandbox) -> Sandbox:
+    """The session's fleet."""
+    return multikueue_sandbox
 
 
 @pytest.fixture
