@@ -16,6 +16,7 @@ __all__ = [
     "is_true",
     "items_at",
     "parse_time",
+    "refusal_of",
     "text_at",
     "time_at",
     "told",
@@ -64,6 +65,15 @@ def told(node: Any, name: str) -> str:
     """Return what a condition says to people: its message, else its reason."""
     found = condition(node, name)
     return text_at(found, "message").strip() or text_at(found, "reason")
+
+
+def refusal_of(node: Any) -> str:
+    """Return what a check of a Workload said when it refused; empty if none does, or does no more."""
+    for check in items_at(node, "status", "admissionChecks"):
+        message = text_at(check, "message").removeprefix("Retrying after failure: ")
+        if text_at(check, "state") in ("Retry", "Rejected") and message:
+            return message
+    return ""
 
 
 def eviction_cause(node: Any) -> str:

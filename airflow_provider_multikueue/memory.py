@@ -10,7 +10,7 @@ from airflow_provider_multikueue.conditions import (
     condition,
     eviction_cause,
     is_true,
-    items_at,
+    refusal_of,
     text_at,
     told,
     transition,
@@ -61,6 +61,8 @@ def _since(known: float | None, now: float, *, when: bool) -> float | None:
 def _remember_copy(memory: CopyMemory, view: View, worker: WorkerView) -> CopyMemory:
     memory = _remember_refusal(memory, view, worker)
     memory = _remember_end(memory, view, worker)
+    silent = _since(memory.silent_since, view.now, when=worker.workload is None)
+    memory = replace(memory, silent_since=silent)
     request = newest_request(worker)
     if is_true(request, "Provisioned"):
         memory = replace(memory, provisioned=_epoch(request, "Provisioned"))
@@ -85,10 +87,7 @@ def _cause(worker: WorkerView) -> str:
     request = newest_request(worker)
     if is_true(request, "CapacityRevoked"):
         return told(request, "CapacityRevoked")
-    for check in items_at(worker.workload, "status", "admissionChecks"):
-        if text_at(check, "state") in ("Retry", "Rejected") and text_at(check, "message"):
-            return text_at(check, "message")
-    return eviction_cause(worker.workload)
+    return refusal_of(worker.workload) or eviction_cause(worker.workload)
 
 
 def _remember_refusal(memory: CopyMemory, view: View, worker: WorkerView) -> CopyMemory:
@@ -96,10 +95,7 @@ def _remember_refusal(memory: CopyMemory, view: View, worker: WorkerView) -> Cop
     if is_true(worker.workload, "Admitted") or _chosen(view) == worker.cluster:
         return replace(memory, rejected=(), rejected_since=None, failure="")
     request = newest_request(worker)
-    failure = told(request, "Failed") if is_true(request, "Failed") else ""
-    for check in items_at(worker.workload, "status", "admissionChecks"):
-        if text_at(check, "state") in ("Retry", "Rejected"):
-            failure = text_at(check, "message") or failure
+    failure = refusal_of(worker.workload) or (told(request, "Failed") if is_true(request, "Failed") else "")
     refused = text_at(condition(worker.workload, "Evicted"), "reason") == "DeactivatedDueToAdmissionCheck"
     if not failure and not refused:
         return memory

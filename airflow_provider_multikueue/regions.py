@@ -6,7 +6,7 @@ The manager shows nothing of this before admission: a job that waits well and on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from airflow_provider_multikueue.conditions import (
@@ -15,6 +15,7 @@ from airflow_provider_multikueue.conditions import (
     is_true,
     items_at,
     parse_time,
+    refusal_of,
     text_at,
     told,
     transition,
@@ -96,7 +97,8 @@ def _stage(view: View, worker: WorkerView) -> Answer:
     if worker.job is not None and not is_copy(view, worker.job):
         return Stage.FAILED, "another job of the same name is in the way", None
     if workload is None:
-        return Stage.SILENT, "", None
+        silent = view.memory.of(worker.cluster).silent_since
+        return Stage.SILENT, "", datetime.fromtimestamp(silent, UTC) if silent is not None else None
     if is_true(workload, "Evicted") or is_inactive(workload):
         return _evicted(view, worker)
     if is_true(workload, "Admitted"):
@@ -117,11 +119,8 @@ def _evicted(view: View, worker: WorkerView) -> Answer:
 
 def _refusal_text(worker: WorkerView) -> str:
     """Return the cause in the words of the check or the request that refused; empty if they were taken away already."""
-    for check in items_at(worker.workload, "status", "admissionChecks"):
-        if text_at(check, "state") in ("Retry", "Rejected") and text_at(check, "message"):
-            return text_at(check, "message")
     request = newest_request(worker)
-    return told(request, "Failed") if is_true(request, "Failed") else ""
+    return refusal_of(worker.workload) or (told(request, "Failed") if is_true(request, "Failed") else "")
 
 
 def _without_quota(workload: Mapping[str, Any]) -> Answer:
@@ -141,7 +140,7 @@ def _with_quota(worker: WorkerView) -> Answer:
     for check in checks:
         refused = {"Retry": Stage.FAILED, "Rejected": Stage.REJECTED}.get(text_at(check, "state"))
         if refused:
-            return refused, text_at(check, "message"), parse_time(check.get("lastTransitionTime"))
+            return refused, refusal_of(worker.workload), parse_time(check.get("lastTransitionTime"))
     estimate = text_at(condition(request, "Provisioned"), "message") or next(
         (text_at(check, "message") for check in checks if text_at(check, "message")), ""
     )

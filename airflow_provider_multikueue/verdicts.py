@@ -224,10 +224,11 @@ def next_look(view: View, seen: Observation) -> float | None:
         (seen.hopeless_since, HOPELESS_GRACE),
         (seen.submitted.timestamp() if seen.submitted else None, SLOW_AFTER),
         *((quota.timestamp() if quota else None, grace) for grace in _QUOTA_GRACES),
-        *((check.since.timestamp() if check.since else None, STRANDED_AFTER) for check in seen.checks),
+        *((c.since.timestamp() if c.since else None, grace) for c in seen.checks for grace in _COPY_GRACES),
     ]
     times = [since + grace for since, grace in marks if since is not None]
     return min((time for time in times if time > view.now), default=None)
 
 
+_COPY_GRACES: Final = (STRANDED_AFTER, SLOW_AFTER)
 _QUOTA_GRACES: Final = (NOT_ASKED_AFTER, SLOW_AFTER, INADMISSIBLE_GRACE, STOPPED_GRACE)

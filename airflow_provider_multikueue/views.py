@@ -100,6 +100,7 @@ class WorkerView:
 class CopyMemory:
     """What one worker showed and has taken away since, or gave no time for. Times are epoch seconds."""
 
+    silent_since: float | None = None  # no copy is there
     rejected: tuple[str, ...] = ()  # uids of the copies that were rejected
     rejected_since: float | None = None
     failure: str = ""  # why capacity was refused there, in that cluster's words

@@ -55,14 +55,16 @@ def _queued(view: View, seen: Observation) -> str:
 
 
 def _placing(view: View, seen: Observation) -> str:
-    waited = _age(view, seen.quota_reserved)
     if not seen.asked:
-        return _nobody_asked(view, waited)
+        return _nobody_asked(view, _age(view, seen.quota_reserved))
     if seen.hopeless_since is not None:
         return "it has quota, but no region can grant it any more: " + _each(seen)
-    if waited > SLOW_AFTER and all(check.stage in (Stage.SILENT, Stage.UNANSWERED) for check in seen.checks):
+    if all(check.stage in _MUTE and _age(view, check.since) > SLOW_AFTER for check in seen.checks):
         return f"it has quota, but no region has answered for more than {SLOW_AFTER:.0f} s: " + _each(seen)
     return "it has quota; waiting for a region to grant capacity"
+
+
+_MUTE = (Stage.SILENT, Stage.UNANSWERED)
 
 
 def _nobody_asked(view: View, waited: float) -> str:
@@ -78,8 +80,12 @@ def _nobody_asked(view: View, waited: float) -> str:
 
 
 def _each(seen: Observation) -> str:
+    """Return what each region says; those that say the same stand together."""
     reasons = {region.cluster: region.reason for region in seen.dead}
-    return "; ".join(f"{check.where}: {reasons.get(check.cluster) or _slow_text(check)}" for check in seen.checks)
+    by_text: dict[str, list[str]] = {}
+    for check in seen.checks:
+        by_text.setdefault(reasons.get(check.cluster) or _slow_text(check), []).append(check.where)
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in by_text.items())
 
 
 def _slow_text(check: RegionCheck) -> str:

@@ -530,9 +530,12 @@ def test_regions_that_do_not_answer_are_named_after_half_a_minute() -> None:
         assert copy is not None
         copy["status"] = {}
     story.look()
-    waiting = story.look(31).waiting
+    story.workers[US].workload = None  # taken away and not made again
+    story.look()
+    assert "waiting for a region" in story.look(20).waiting
+    waiting = story.look(11).waiting
     assert "us-east4: no copy of the job has arrived there" in waiting
-    assert "europe-west4: its Kueue has not looked at the job" in waiting
+    assert "asia-southeast1, europe-west4: its Kueue has not looked at the job" in waiting
 
 
 def test_a_manager_without_a_working_kueue_is_told_after_half_a_minute() -> None:
