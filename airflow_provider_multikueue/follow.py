@@ -49,6 +49,7 @@ LAST_STATUS_SECONDS = 2.0
 """How long the end waits for the pods' final statuses, which hold the exit codes."""
 
 SETTLE_SECONDS = 3.0
+NOTICE_SECONDS = 1.0
 LONGEST_SLEEP = 60.0
 SAVE_SECONDS = 5.0
 """How often positions in the logs are saved: what a reader that is lost can make the next one repeat."""
@@ -128,6 +129,13 @@ class Following:
 
         await attention.persist(put)
         self.sink.record(logging.INFO, f"Joined queue {patch['metadata']['labels'][QUEUE_LABEL]}.")
+        # Kueue makes the Workload within milliseconds: without it there would be nothing to tell but that.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(NOTICE_SECONDS):
+                while attention.workload is None:
+                    attention.changed.clear()
+                    await attention.changed.wait()
+                    attention.collect()
 
     async def _settle(self) -> None:
         """Give what has only begun to be watched a moment to be seen, as there will be no second look."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -167,7 +166,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
     async def _submit(self, context: Context) -> dict[str, Any]:
         from airflow_provider_multikueue.hooks import LogSink, prepare
         from airflow_provider_multikueue.report import job_part
-        from airflow_provider_multikueue.stop import delete_job
+        from airflow_provider_multikueue.stop import delete_on_manager
         from airflow_provider_multikueue.submit import submit
 
         sink = LogSink(self.log)
@@ -190,7 +189,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             self._waiting.job = part
             # A kill during the submission found no job to delete yet.
             if self._waiting.killed and self.on_kill_action == "delete":
-                await delete_job(fleet, part, sink, wait=0)
+                await delete_on_manager(fleet, part)
             return part
 
     def _lifetime(self) -> Any:
@@ -216,12 +215,12 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
 
     async def _settle(self, fleet: Fleet, job: Mapping[str, Any], outcome: Outcome, *, retried: bool) -> None:
         from airflow_provider_multikueue.hooks import LogSink
-        from airflow_provider_multikueue.stop import delete_job
+        from airflow_provider_multikueue.stop import delete_job, delete_on_manager
         from airflow_provider_multikueue.submit import mark_reported
 
         failed = outcome.error is not None
         if outcome.ended and (self.cleanup == "always" or (self.cleanup == "on_success" and not failed)):
-            await delete_job(fleet, job, LogSink(logging.getLogger(__name__)), wait=0)
+            await delete_on_manager(fleet, job)
             self.log.info(
                 "Removed the ended %s %s from the manager (cleanup=%s).", job["kind"], job["name"], self.cleanup
             )

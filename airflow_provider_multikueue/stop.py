@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_multikueue.fleet import Fleet
     from airflow_provider_multikueue.workload import DeadRegion
 
-__all__ = ["Healer", "delete_job", "left_on_workers", "zones_of"]
+__all__ = ["Healer", "delete_job", "delete_on_manager", "left_on_workers", "zones_of"]
 
 GONE_SECONDS = 20.0
 """How long a deletion follows the pods; measured: 0.1 to 4.1 s, plus the pod's own grace period."""
@@ -39,25 +39,36 @@ async def delete_job(
     Returns False when it was not deleted because it had changed since ``resource_version``. A job that is gone already
     counts as deleted. What is left at the end of ``wait`` seconds is said in one line for each worker.
     """
-    from airflow_provider_multikueue.client import ApiError
-
-    kind = find_kind(str(job["api_version"]), str(job["kind"]))
-    resource = await fleet.manager.resource(kind.group, kind.plural)
+    if not await delete_on_manager(fleet, job, resource_version=resource_version):
+        return False
     namespace, name = str(job["namespace"]), str(job["name"])
-    try:
-        await fleet.manager.delete(
-            resource, name, namespace, uid=str(job["uid"]), resource_version=resource_version, propagation="Background"
-        )
-    except ApiError as error:
-        if error.status == 409:
-            return False
-        if error.status != 404:
-            raise
     left = await _until_gone(fleet, namespace, name, wait)
     if not left:
         sink.record(logging.INFO, f"Deleted {job['kind']} {namespace}/{name}; no pod of it is left on any worker")
     for cluster, what in left.items():
         sink.record(logging.WARNING, f"Deleted {job['kind']} {namespace}/{name} on the manager; on {cluster}: {what}")
+    return True
+
+
+async def delete_on_manager(fleet: Fleet, job: Mapping[str, Any], *, resource_version: str | None = None) -> bool:
+    """Delete the job on the manager; False when it had changed since ``resource_version``, True when it is gone."""
+    from airflow_provider_multikueue.client import ApiError
+
+    kind = find_kind(str(job["api_version"]), str(job["kind"]))
+    resource = await fleet.manager.resource(kind.group, kind.plural)
+    try:
+        await fleet.manager.delete(
+            resource,
+            str(job["name"]),
+            str(job["namespace"]),
+            uid=str(job["uid"]),
+            resource_version=resource_version,
+            propagation="Background",
+        )
+    except ApiError as error:
+        if error.status not in (404, 409):
+            raise
+        return error.status == 404
     return True
 
 

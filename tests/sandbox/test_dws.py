@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -21,15 +20,6 @@ pytestmark = pytest.mark.sandbox
 REGION = "us-east4"
 REQUESTS = Resource("autoscaling.x-k8s.io", "v1", "provisioningrequests")
 TEMPLATES = Resource("", "v1", "podtemplates")
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Sandbox]:
-    if name := os.environ.get("MULTIKUEUE_TEST_SANDBOX"):
-        yield Sandbox.attach(name)
-    else:
-        with Sandbox.start_local(regions=[REGION]) as sandbox:
-            yield sandbox
 
 
 class Region:

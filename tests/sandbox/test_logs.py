@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,6 @@ from airflow_provider_multikueue.sandbox.proxy import Fault, FaultProxy
 pytestmark = pytest.mark.sandbox
 
 Object = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Sandbox]:
-    name = os.environ.get("MULTIKUEUE_TEST_SANDBOX")
-    if name:
-        yield Sandbox.attach(name)
-    else:
-        with Sandbox.start_local(regions=["us-east4"]) as sandbox:
-            yield sandbox
 
 
 @pytest.fixture

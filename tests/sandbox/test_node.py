@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
 import re
 import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,6 @@ pytestmark = pytest.mark.sandbox
 Object = dict[str, Any]
 
 STAMP = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z ", re.MULTILINE)
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Sandbox]:
-    name = os.environ.get("MULTIKUEUE_TEST_SANDBOX")
-    if name:
-        yield Sandbox.attach(name)
-    else:
-        with Sandbox.start_local(regions=["us-east4"]) as sandbox:
-            yield sandbox
 
 
 @pytest.fixture
