@@ -55,7 +55,7 @@ def out() -> Recorded:
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - whatever the condition is
             await asyncio.sleep(0.01)
 
 
