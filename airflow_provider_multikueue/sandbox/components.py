@@ -1,8 +1,8 @@
 """What the sandbox is built from: pinned Go modules, one folder of ``modules/`` with its go.mod and go.sum for each.
 
 To add a component (JobSet, training-operator): pin it in a new folder of ``modules/`` with ``go mod tidy``, describe it
-in ``components_for``, take its objects in ``manifests.py``, start it in ``clusters.py`` and ``bringup.py``, and name its
-kinds in ``objects.py``.
+in ``components_for``, take its objects in ``manifests.py``, start it in ``clusters.py`` and ``bringup.py``, and name
+its kinds in ``objects.py``.
 """
 
 from __future__ import annotations

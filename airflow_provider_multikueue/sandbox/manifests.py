@@ -55,7 +55,6 @@ def _collect(kueue: Path, autoscaler: Path) -> Object:
         "definitions": [_terse(each) for each in (*_definitions(kueue / "crd"), *_load(autoscaler))],
         "rights": [_named(each) for each in rights],
         "webhooks": _webhooks(kueue / "webhook"),
-        "visibility": [_placed(each) for each in _load(kueue / "visibility", only="apiservice_")],
         "configuration": next(_load(kueue / "manager", only="controller_manager_config")),
     }
 
