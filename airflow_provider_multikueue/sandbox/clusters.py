@@ -18,7 +18,7 @@ from airflow_provider_multikueue.sandbox.services import Program
 
 __all__ = ["PORTS_OF_CLUSTER", "Cluster", "Etcd", "Ports"]
 
-PORTS_OF_CLUSTER = 6
+PORTS_OF_CLUSTER = 5
 KUEUE_CERTIFICATE = "kueue-webhook-service.kueue-system.svc"
 
 # What jobs, their pods and their clean-up need; a fleet without services, volumes and certificates is smaller.
@@ -48,7 +48,6 @@ class Ports:
     webhook: int
     metrics: int
     health: int
-    visibility: int
     kubelet: int
 
 
@@ -93,7 +92,6 @@ class Cluster:
         self._root, self._binaries = folder, binaries
         self._pki = folder / "pki" / key
         self._authority = Authority(f"{key}-ca", self._pki)
-        self._front = Authority(f"{key}-front-proxy-ca", self._pki / "front-proxy")
         self._kubelet_clients = Authority(f"{key}-kubelet-client-ca", self._pki / "kubelet-clients")
         self.authority = self._authority.pair.certificate
         self.admin = self._authority.client("admin", "sandbox-admin", groups=["system:masters"])
@@ -116,7 +114,6 @@ class Cluster:
         """Return how to start the API server."""
         serving = self._authority.server("apiserver", names=["kubernetes.default.svc", "kubernetes.default"])
         kubelet = self._kubelet_clients.client("client", "kube-apiserver")
-        front = self._front.client("client", "front-proxy")
         return self._program(
             "kube-apiserver",
             f"--etcd-servers={Etcd.url}",
@@ -140,13 +137,6 @@ class Cluster:
             f"--kubelet-client-key={kubelet.key}",
             f"--kubelet-certificate-authority={self.authority}",
             "--kubelet-preferred-address-types=InternalIP",
-            f"--requestheader-client-ca-file={self._front.pair.certificate}",
-            "--requestheader-allowed-names=front-proxy",
-            "--requestheader-username-headers=X-Remote-User",
-            "--requestheader-group-headers=X-Remote-Group",
-            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-            f"--proxy-client-cert-file={front.certificate}",
-            f"--proxy-client-key-file={front.key}",
             "--enable-priority-and-fairness=false",
             "--profiling=false",
         )
@@ -190,6 +180,8 @@ class Cluster:
             "kueue",
             "--config=configuration.json",
             f"--kubeconfig={self._kubeconfig('kueue', user, *groups)}",
+            # Its server for pending workloads is of no use here: there is no aggregated API.
+            "--feature-gates=VisibilityOnDemand=false",
             "--zap-log-level=2",
         )
 
@@ -200,7 +192,6 @@ class Cluster:
             "metrics": {"bindAddress": f"127.0.0.1:{ports.metrics}"},
             "webhook": {"host": "127.0.0.1", "port": ports.webhook, "certDir": str(home / "webhook")},
             "leaderElection": {"leaderElect": False},
-            "visibilityServer": {"bindAddress": "127.0.0.1", "bindPort": ports.visibility},
         }
 
     def _kubeconfig(self, file: str, user: str, *groups: str) -> Path:

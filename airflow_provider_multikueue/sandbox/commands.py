@@ -171,10 +171,10 @@ def _print_status(name: str, phase: str, state: dict[str, Any], folder: Path) ->
     print(f"The sandbox {name!r} is {phase}.")
     if error := state.get("error"):
         print(error)
+    others = [other for other in fleet_names() if other != name and holder(fleet_folder(other)) is not None]
+    if others:
+        print(f"Others that run: {', '.join(others)}.")
     if phase == "down":
-        others = [other for other in fleet_names() if holder(fleet_folder(other)) is not None]
-        if others:
-            print(f"Running: {', '.join(others)}.")
         return
     print(f"up for {time.time() - state['started']:.0f} s in {folder}, Kueue {state['spec']['kueue']}")
     for component, each in state["components"].items():

@@ -89,11 +89,7 @@ def _kueue(version: str) -> Component:
     return Component(
         name=f"kueue-{version}",
         programs={"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
-        # Kueue keeps the visibility server's certificate in a directory of the root; the sandbox has no rights there.
-        stamps={
-            "sigs.k8s.io/kueue/pkg/version.GitVersion": f"v{version}",
-            "sigs.k8s.io/kueue/pkg/visibility.certDir": "visibility",
-        },
+        stamps={"sigs.k8s.io/kueue/pkg/version.GitVersion": f"v{version}"},
         seconds=210,
         manifests=True,
     )

@@ -18,6 +18,7 @@ from airflow_provider_multikueue.sandbox.files import write_private
 from airflow_provider_multikueue.sandbox.paths import SandboxError, fleet_folder, register_folder
 from airflow_provider_multikueue.sandbox.spec import FleetSpec
 from airflow_provider_multikueue.sandbox.state import holder, read_state
+from airflow_provider_multikueue.sandbox.watches import check_watches
 
 __all__ = ["bring_down", "bring_up", "folder_of", "forget"]
 
@@ -46,6 +47,7 @@ def bring_up(spec: FleetSpec, *, progress: Progress, folder: Path | None = None,
             f"`multikueue sandbox down --name {spec.name}`, or choose another name."
         )
         raise SandboxError(text)
+    check_watches(clusters=len(spec.clusters))
     ensure_binaries(kueue=spec.kueue, progress=progress)
     place = register_folder(spec.name, folder)
     _empty(place)

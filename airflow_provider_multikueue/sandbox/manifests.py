@@ -21,7 +21,6 @@ __all__ = ["NAMESPACE", "SERVICE_ACCOUNT", "bundle", "copy_sources", "render"]
 NAMESPACE = "kueue-system"
 SERVICE_ACCOUNT = "kueue-controller-manager"
 _PREFIX = "kueue-"
-_BUILT_IN = "extension-apiserver-"
 # The fleet's Kueue cares for jobs; what it has no say in need not wait for it.
 _NOT_MANAGED = {"pods", "deployments", "statefulsets"}
 
@@ -50,10 +49,9 @@ def bundle(sources: Path) -> Object:
 
 
 def _collect(kueue: Path, autoscaler: Path) -> Object:
-    rights = (*_listed(kueue / "rbac"), *_load(kueue / "visibility", only="role_binding"))
     return {
         "definitions": [_terse(each) for each in (*_definitions(kueue / "crd"), *_load(autoscaler))],
-        "rights": [_named(each) for each in rights],
+        "rights": [_named(each) for each in _listed(kueue / "rbac")],
         "webhooks": _webhooks(kueue / "webhook"),
         "configuration": next(_load(kueue / "manager", only="controller_manager_config")),
     }
@@ -108,7 +106,7 @@ def _named(each: Object) -> Object:
     _placed(each)
     each["metadata"]["name"] = _PREFIX + each["metadata"]["name"]
     for reference in [each.get("roleRef"), *each.get("subjects", [])]:
-        if reference and not reference["name"].startswith(_BUILT_IN):
+        if reference:
             reference["name"] = _PREFIX + reference["name"]
     for rule in each.get("rules", []):
         names = rule.get("resourceNames", [])

@@ -144,7 +144,7 @@ async def test_kueue_that_was_killed_comes_back_and_goes_on(
     multikueue_sandbox.restart("manager-kueue")
     assert multikueue_sandbox.state["components"]["manager-kueue"]["pid"] != before
     async with asyncio.timeout(60):
-        while not await is_back(manager, multikueue_namespace):
+        while not await is_back(manager, multikueue_namespace):  # noqa: ASYNC110  (only asking tells)
             await asyncio.sleep(0.2)
     await manager.create(JOBS, gpu_job("after", pods=1), multikueue_namespace)
     assert await completed(manager, "after", multikueue_namespace)
