@@ -108,11 +108,13 @@ def trouble_sentence(view: View, cluster: str | None) -> str:
     """Return what cannot be reached that matters now: the manager, or the worker that runs the job."""
     if view.manager_trouble:
         since = _clock(view.manager_trouble_since)
-        return f"the manager cannot be reached{since}: {view.manager_trouble}; the job goes on without us"
+        return f"the manager cannot be reached{since}: {view.manager_trouble.rstrip('.')}; the job goes on without us"
     worker = view.workers.get(cluster or "")
     if worker is not None and worker.trouble:
         since = _clock(worker.trouble_since)
-        return f"worker {worker.where} cannot be reached{since}: {worker.trouble}; only Kueue decides to place it again"
+        return (
+            f"worker {worker.where} cannot be reached{since}: {worker.trouble.rstrip('.')}; only Kueue places it again"
+        )
     return ""
 
 
