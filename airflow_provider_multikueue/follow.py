@@ -48,6 +48,9 @@ DRAIN_SECONDS = 15.0
 LAST_STATUS_SECONDS = 2.0
 """How long the end waits for the pods' final statuses, which hold the exit codes."""
 
+ANNOTATE_SECONDS = 2.0
+"""How long a note on the job may hold up decisions: a manager whose Kueue hangs answers after 10 s, with a refusal."""
+
 SETTLE_SECONDS = 3.0
 NOTICE_SECONDS = 1.0
 LONGEST_SLEEP = 60.0
@@ -205,9 +208,10 @@ class Following:
 
         body = {"metadata": {"uid": self.job["uid"], "annotations": {name: text}}}
         kind = self._attention.kind
-        with contextlib.suppress(ApiError):
-            resource = await self.fleet.manager.resource(kind.group, kind.plural)
-            await self.fleet.manager.patch(resource, self._attention.name, body, self._attention.namespace)
+        with contextlib.suppress(ApiError, TimeoutError):
+            async with asyncio.timeout(ANNOTATE_SECONDS):
+                resource = await self.fleet.manager.resource(kind.group, kind.plural)
+                await self.fleet.manager.patch(resource, self._attention.name, body, self._attention.namespace)
 
     async def _decide(self, seen: Observation) -> Outcome | None:
         if seen.ending is not None:
