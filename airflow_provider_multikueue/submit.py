@@ -170,11 +170,12 @@ def _build(request: Request, generation: int, queue_name: str | None) -> tuple[d
 
 async def _submit(fleet: Fleet, request: Request, kind: Kind, queue: str, sink: Sink) -> Submitted:
     resource = await _resource(fleet, kind)
+    taken_names = 0
     for _ in range(ROUNDS):
         draft, _ = _build(request, 1, queue)
         namespace = draft["metadata"]["namespace"]
         mine = await _mine(fleet, resource, namespace, request.identity)
-        generation = 1 + max((jobs.generation_of(job) for job in mine if _is_past(job)), default=0)
+        generation = 1 + taken_names + max((jobs.generation_of(job) for job in mine if _is_past(job)), default=0)
         wanted, _ = _build(request, generation, queue)
         living = [job for job in mine if not _is_past(job)]
         if living:
@@ -188,10 +189,25 @@ async def _submit(fleet: Fleet, request: Request, kind: Kind, queue: str, sink: 
         created = await _create(fleet, resource, jobs.hold(wanted) if request.hold else wanted, namespace)
         if created is not None:
             return Submitted(created, adopted=False)
+        if await _is_foreign(fleet, resource, wanted, request.identity):
+            sink.record(logging.WARNING, f"The name {wanted['metadata']['name']} is taken by someone else's object.")
+            taken_names += 1
     raise MultiKueueError(
         f"Job of {request.identity.dag_id}.{request.identity.task_id} on the manager kept changing while it was to be "
         f"submitted ({ROUNDS} rounds): is another run of the same task instance at work?"
     )
+
+
+async def _is_foreign(fleet: Fleet, resource: Resource, wanted: Mapping[str, Any], identity: jobs.Identity) -> bool:
+    from airflow_provider_multikueue.client import ApiError
+
+    try:
+        found = await fleet.manager.get(resource, wanted["metadata"]["name"], wanted["metadata"]["namespace"])
+    except ApiError as error:
+        if error.status == 404:
+            return False
+        raise
+    return jobs.identity_of(found) != identity
 
 
 def _is_past(job: Mapping[str, Any]) -> bool:

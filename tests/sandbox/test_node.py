@@ -411,7 +411,8 @@ async def test_only_the_api_server_may_read_logs(pods: Pods, fleet: Sandbox, tmp
         for key in ("client-certificate-data", "client-key-data"):
             (tmp_path / key).write_bytes(base64.b64decode(user[key]))
         tls.load_cert_chain(tmp_path / "client-certificate-data", tmp_path / "client-key-data")
-        with pytest.raises(urllib.error.HTTPError, match="403"):
+        # Refused by TLS or by the agent, according to which authority has signed the user's certificate.
+        with pytest.raises((urllib.error.URLError, ConnectionError)):
             await asyncio.to_thread(ask)
 
 
