@@ -108,8 +108,8 @@ def _remember_refusal(memory: CopyMemory, view: View, worker: WorkerView) -> Cop
 
 
 def _remember_end(memory: CopyMemory, view: View, worker: WorkerView) -> CopyMemory:
-    """Keep when the copy of the job was first seen ended, by our clock."""
-    ended = is_copy(view, worker.job) and outcome(view.kind, worker.job) is not None
+    """Keep when the copy of the job was first seen ended, by our clock, with the manager in reach."""
+    ended = not view.manager_trouble and is_copy(view, worker.job) and outcome(view.kind, worker.job) is not None
     uid = text_at(worker.job, "metadata", "uid") if ended else ""
     if not ended:
         return replace(memory, ended_since=None, ended_uid="")

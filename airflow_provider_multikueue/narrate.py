@@ -218,6 +218,11 @@ def _worrying(current: Observation) -> bool:
 
 
 def _troubles(before: Observation, current: Observation) -> Iterator[Line]:
+    for place in sorted(set(current.elsewhere) - set(before.elsewhere)):
+        yield (
+            logging.WARNING,
+            f"It runs in {place} too: a copy that the manager had given up. The one that finishes first counts.",
+        )
     if current.trouble and not before.trouble:
         yield logging.WARNING, f"{current.trouble[0].upper()}{current.trouble[1:]}."
     elif before.trouble and not current.trouble:

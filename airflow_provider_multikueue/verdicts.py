@@ -57,7 +57,12 @@ def _ending(result: Outcome, source: str = "manager") -> Ending:
 
 
 def _worker_ended(view: View, _seen: Observation) -> Ending | None:
-    """Believe the worker: a manager that has missed its end for ten seconds may never follow."""
+    """Believe the worker: a manager that has missed its end for ten seconds may never follow.
+
+    A manager that cannot be reached may have followed; then its word is waited for.
+    """
+    if view.manager_trouble:
+        return None
     for worker in _ended_workers(view):
         result = outcome(view.kind, worker.job)
         chosen = text_at(view.workload, "status", "clusterName") == worker.cluster

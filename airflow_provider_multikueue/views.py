@@ -226,6 +226,7 @@ class Observation:
     """What a view means. Times are UTC; ``flavors`` is by pod set and resource.
 
     ``override`` names the rule that made us not believe the manager; ``trouble`` says what cannot be reached;
+    ``elsewhere`` names the places where another copy of the job runs too, which a worker that was lost may leave;
     ``hopeless_since`` is set while every region that was asked is dead; ``came_from`` is the place that an evicted job
     left last, and ``moved_because`` why it did; ``recheck`` is the epoch time at which the same view means something
     else, by the clock alone.
@@ -250,6 +251,7 @@ class Observation:
     cluster_queue: str | None = None
     priority_class: str | None = None
     pods_running: int = 0
+    elsewhere: tuple[str, ...] = ()
     ending: Ending | None = None
     waiting: str = ""
     trouble: str = ""

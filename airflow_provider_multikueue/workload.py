@@ -170,6 +170,18 @@ def _at(view: View, seen: Observation, cluster: str) -> Observation:
         started=started or seen.started,
         flavors=_flavors(worker.workload) or _flavors(view.workload),
         pods_running=running_pods(pods),
+        elsewhere=() if seen.phase.ended else _elsewhere(view, cluster),
+    )
+
+
+def _elsewhere(view: View, cluster: str) -> tuple[str, ...]:
+    """Return where another copy of the job runs: the manager forgets those of a worker that it had lost."""
+    others = [worker for worker in view.workers.values() if worker.cluster != cluster and not worker.trouble]
+    active = ((worker, get_at(worker.job, ("status", "active"))) for worker in others if is_copy(view, worker.job))
+    return tuple(
+        sorted(
+            place_of(worker.cluster, worker.region) for worker, count in active if isinstance(count, int) and count > 0
+        )
     )
 
 

@@ -281,3 +281,21 @@ def test_the_hash_does_not_depend_on_the_try() -> None:
 
 def test_what_is_exported_is_there() -> None:
     assert all(hasattr(jobs, name) for name in jobs.__all__)
+
+
+def test_a_held_job_is_outside_its_queue_until_it_is_released() -> None:
+    job, _ = built()
+    held = jobs.hold(job)
+    assert jobs.QUEUE_LABEL not in held["metadata"]["labels"]
+    assert (held["spec"]["suspend"], held["spec"]["managedBy"]) == (True, "kueue.x-k8s.io/multikueue")
+    assert jobs.adopt_or_replace(held, job) == "adopt"
+    patch = jobs.release(held)
+    assert patch is not None
+    assert patch["metadata"]["labels"] == {jobs.QUEUE_LABEL: "dws-local-queue"}
+    assert jobs.release(job) is None
+    assert jobs.release(None) is None
+
+
+def test_a_kind_that_cannot_be_suspended_is_not_held() -> None:
+    job, _ = built_of({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": []}})
+    assert jobs.hold(job) == job

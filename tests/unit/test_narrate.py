@@ -130,6 +130,20 @@ def test_a_dead_region_and_then_all_of_them_are_told() -> None:
     assert story.lines[-1].startswith("It has quota, but no region can grant it any more: ")
 
 
+def test_two_copies_at_once_are_both_shown() -> None:
+    story = Story().placed(EU)
+    story.look()
+    story.workers[US].job = story.copy_of_job("older")
+    story.workers[US].job["status"] = {"active": 1}
+    story.lines.clear()
+    story.look(5)
+    story.look(5)
+    assert story.lines == [
+        "It runs in us-east4 (multikueue-dws-worker-us) too: a copy that the manager had given up. The one that "
+        "finishes first counts."
+    ]
+
+
 def test_a_worker_without_a_region_is_told_with_what_to_set() -> None:
     story = Story().placed(US).without_worker(US)
     story.look()

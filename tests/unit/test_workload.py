@@ -238,6 +238,17 @@ def test_a_worker_that_ended_ten_seconds_ago_is_believed() -> None:
     assert (seen.finished, seen.cluster) == (moment(100), US)
 
 
+def test_a_manager_that_cannot_be_reached_is_waited_for_though_the_worker_ended() -> None:
+    story = Story().placed(US)
+    story.worker_job_ends(US)
+    story.manager_trouble = "connection refused"
+    story.look()
+    assert story.look(60).phase is Phase.RUNNING
+    story.manager_trouble = None
+    assert story.look(1).phase is Phase.RUNNING
+    assert story.look(11).phase is Phase.SUCCEEDED
+
+
 def test_the_next_look_is_when_the_worker_will_be_believed() -> None:
     story = Story().placed(US)
     story.now = 5000
