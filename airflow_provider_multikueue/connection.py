@@ -16,12 +16,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
 
-__all__ = ["MANAGER_KEYS", "WORKER_KEYS", "ClusterConfig", "FleetConfig", "Form", "deployment_name"]
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.google_account import GoogleAccount
+
+__all__ = ["MANAGER_KEYS", "WORKER_KEYS", "ClusterConfig", "FleetConfig", "Form", "deployment_name", "gke_region"]
 
 
 class Form(StrEnum):
@@ -38,9 +41,11 @@ PREFIX = "manager_"
 FORM_PREFIX = "extra__multikueue__"
 MANAGER_FORMS = {f"{PREFIX}{form}": form for form in Form}
 WORKER_FORMS = {str(form): form for form in Form if form is not Form.INLINE}
-MANAGER_KEYS = frozenset({*MANAGER_FORMS, "manager_context", "namespace", "queue_name", "deployment", "workers"})
-WORKER_KEYS = frozenset({*WORKER_FORMS, "context", "region"})
+FLEET_KEYS = ("namespace", "queue_name", "deployment", "workers", "gcp_conn_id", "gke_endpoint")
+MANAGER_KEYS = frozenset({*MANAGER_FORMS, "manager_context", *FLEET_KEYS})
+WORKER_KEYS = frozenset({*WORKER_FORMS, "context", "region", "gke_endpoint"})
 WORKER_SOURCES = ("gke", "cluster_profiles", "manager_secrets")
+GKE_ENDPOINTS = ("public", "private", "dns")
 GKE_NAME = re.compile(r"projects/[^/]+/(?:locations|zones)/(?P<location>[a-z0-9-]+)/clusters/[^/]+")
 SECRET_KEYS = {"token", "password", "client-key-data", "id-token", "refresh-token", "access-token", "client-secret"}
 SECRET_LENGTH = 5
@@ -59,6 +64,23 @@ class ClusterConfig:
     region: str | None = None
     key: str
     """The connection's key that gave it, for error texts."""
+    google_conn_id: str | None = None
+    """The connection of type ``google_cloud_platform`` for a GKE cluster."""
+    google: GoogleAccount | None = None
+    """What that connection says, once it was read."""
+    endpoint: str | None = None
+    """Which of a GKE cluster's endpoints to use: "public", "private" or "dns"; None: the one that GKE names."""
+
+    @property
+    def parts(self) -> list[object]:
+        """Return what tells this way to a cluster from another one."""
+        google = self.google.parts if self.google else self.google_conn_id
+        return [self.name, self.form, self.value, self.context, self.region, google, self.endpoint]
+
+    def secrets(self) -> set[str]:
+        """Return the texts that must be masked wherever they appear."""
+        inline = _secret_leaves(_yaml(self.value)) if self.form is Form.INLINE else ()
+        return {*inline, *(self.google.secrets() if self.google else ())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +95,11 @@ class FleetConfig:
     namespace: str | None = None
     queue_name: str | None = None
     deployment: str | None = None
+    gcp_conn_id: str | None = None
+    """The connection of type ``google_cloud_platform`` for all GKE clusters that name no other."""
+    google: GoogleAccount | None = None
+    """What that connection says, once it was read."""
+    gke_endpoint: str | None = None
 
     @classmethod
     def from_extra(cls, extra: Mapping[str, Any] | str | None, *, conn_id: str) -> FleetConfig:
@@ -85,31 +112,31 @@ class FleetConfig:
         _check_keys(values, MANAGER_KEYS, connection)
         workers = values.get("workers", {})
         listed = not (isinstance(workers, str) and workers.strip() in WORKER_SOURCES)
+        google = {key: _text(values, key, connection) for key in ("gcp_conn_id", "gke_endpoint")}
         return cls(
             conn_id=conn_id,
             manager=_manager(values, connection),
-            workers=MappingProxyType(_workers(workers, connection) if listed else {}),
+            workers=MappingProxyType(_workers(workers, google, connection) if listed else {}),
             workers_from=None if listed else str(workers).strip(),
             namespace=_text(values, "namespace", connection),
             queue_name=_text(values, "queue_name", connection),
             deployment=_text(values, "deployment", connection),
+            gcp_conn_id=google["gcp_conn_id"],
+            gke_endpoint=_endpoint(google, connection),
         )
 
     @property
     def digest(self) -> str:
         """A text that is equal for two connections that lead to the same clusters in the same way."""
-        parts = [
-            [cluster.name, cluster.form, cluster.value, cluster.context, cluster.region]
-            for cluster in (self.manager, *(self.workers[name] for name in sorted(self.workers)))
-        ]
-        return hashlib.sha256(json.dumps([parts, self.workers_from]).encode()).hexdigest()
+        clusters = (self.manager, *(self.workers[name] for name in sorted(self.workers)))
+        found = [self.workers_from, self.gke_endpoint, self.google.parts if self.google else self.gcp_conn_id]
+        return hashlib.sha256(json.dumps([[c.parts for c in clusters], found]).encode()).hexdigest()
 
     def secrets(self) -> list[str]:
         """Return the texts that must be masked wherever they appear."""
-        if self.manager.form is not Form.INLINE:
-            return []
-        found = {leaf for leaf in _secret_leaves(_yaml(self.manager.value)) if len(leaf) >= SECRET_LENGTH}
-        return sorted(found, key=len, reverse=True)
+        found = set(self.google.secrets() if self.google else ())
+        found.update(*(cluster.secrets() for cluster in (self.manager, *self.workers.values())))
+        return sorted((text for text in found if len(text) >= SECRET_LENGTH), key=len, reverse=True)
 
 
 def _mapping(value: object, key: str, where: str) -> Mapping[str, Any]:
@@ -158,10 +185,10 @@ def _flag(value: object, key: str, where: str) -> bool:
 
 
 def _manager(values: Mapping[str, Any], connection: str) -> ClusterConfig:
-    return _cluster("manager", values, MANAGER_FORMS, f"{PREFIX}context", where=connection)
+    return _cluster("manager", values, MANAGER_FORMS, f"{PREFIX}context", values, where=connection)
 
 
-def _workers(value: object, connection: str) -> dict[str, ClusterConfig]:
+def _workers(value: object, fleet: Mapping[str, Any], connection: str) -> dict[str, ClusterConfig]:
     """Return the workers by the names of their MultiKueueClusters."""
     if isinstance(value, str) and value.strip()[:1] != "{":
         raise FleetConfigurationError(
@@ -178,31 +205,61 @@ def _workers(value: object, connection: str) -> dict[str, ClusterConfig]:
                 "Give `kube_config_path`, `conn_id` or `gke_cluster`."
             )
         _check_keys(values, WORKER_KEYS, where)
-        workers[name] = _cluster(name, values, WORKER_FORMS, "context", where=where)
+        workers[name] = _cluster(name, values, WORKER_FORMS, "context", fleet, where=where)
     return workers
 
 
 def _cluster(
-    name: str, values: Mapping[str, Any], forms: Mapping[str, Form], context_key: str, *, where: str
+    name: str,
+    values: Mapping[str, Any],
+    forms: Mapping[str, Form],
+    context_key: str,
+    fleet: Mapping[str, Any],
+    *,
+    where: str,
 ) -> ClusterConfig:
-    """Return the cluster that exactly one of ``forms`` gives."""
+    """Return the cluster that exactly one of ``forms`` gives; ``fleet`` has what holds for all GKE clusters."""
+    key = _form_key(name, values, forms, where)
+    form = forms[key]
+    context = _text(values, context_key, where)
+    if context and form not in (Form.PATH, Form.INLINE):
+        raise FleetConfigurationError(f"{where}: `{context_key}` goes with a kubeconfig, not with `{key}`.")
+    value = _value(values, key, form, where)
+    region = _text(values, "region", where) or (gke_region(value) if form is Form.GKE else None)
+    if form is not Form.GKE:
+        return ClusterConfig(name=name, form=form, value=value, context=context, region=region, key=key)
+    google = _text(values, _key_of(Form.CONN_ID, forms), where) or _text(fleet, "gcp_conn_id", where)
+    endpoint = _endpoint(values, where) or _endpoint(fleet, where)
+    return ClusterConfig(
+        name=name, form=form, value=value, region=region, key=key, google_conn_id=google, endpoint=endpoint
+    )
+
+
+def _form_key(name: str, values: Mapping[str, Any], forms: Mapping[str, Form], where: str) -> str:
+    """Return the one key that says where the cluster is; a Google connection may go with a GKE cluster."""
     flags = {key for key, form in forms.items() if form is Form.IN_CLUSTER and key in values}
     unset = {key for key in flags if not _flag(values[key], key, where)}
     given = [key for key in forms if key in values and key not in unset]
+    if sorted(forms[key] for key in given) == sorted((Form.CONN_ID, Form.GKE)):
+        return _key_of(Form.GKE, forms)
     if len(given) != 1:
         have = ", ".join(f"`{key}`" for key in given) or "none of them"
         choice = ", ".join(f"`{key}`" for key in forms)
         raise FleetConfigurationError(
             f"{where} must say where the {name} is by exactly one of {choice}; it has {have}."
         )
-    (key,) = given
-    form = forms[key]
-    context = _text(values, context_key, where)
-    if context and form not in (Form.PATH, Form.INLINE):
-        raise FleetConfigurationError(f"{where}: `{context_key}` goes with a kubeconfig, not with `{key}`.")
-    value = _value(values, key, form, where)
-    region = _text(values, "region", where) or (_gke_region(value) if form is Form.GKE else None)
-    return ClusterConfig(name=name, form=form, value=value, context=context, region=region, key=key)
+    return given[0]
+
+
+def _key_of(form: Form, forms: Mapping[str, Form]) -> str:
+    return next(key for key in forms if forms[key] is form)
+
+
+def _endpoint(values: Mapping[str, Any], where: str) -> str | None:
+    endpoint = _text(values, "gke_endpoint", where)
+    if endpoint is not None and endpoint not in GKE_ENDPOINTS:
+        raise FleetConfigurationError(f"{where}: `gke_endpoint` must be one of {', '.join(GKE_ENDPOINTS)}.")
+    return endpoint
 
 
 def _value(values: Mapping[str, Any], key: str, form: Form, where: str) -> str:
@@ -218,7 +275,7 @@ def _value(values: Mapping[str, Any], key: str, form: Form, where: str) -> str:
     return value
 
 
-def _gke_region(name: str) -> str | None:
+def gke_region(name: str) -> str | None:
     """Return the region of a GKE cluster's location, which is a region or a zone of one."""
     match = GKE_NAME.fullmatch(name)
     return re.sub(r"-[a-z]$", "", match["location"]) if match else None

@@ -19,7 +19,7 @@ import binascii
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,7 +30,7 @@ from airflow_provider_multikueue.proxy import proxy_for
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["Access", "InCluster", "InlineKubeconfig", "KubeconfigFile", "Source"]
+__all__ = ["Access", "InCluster", "InlineKubeconfig", "KubeconfigFile", "Source", "access_for"]
 
 FILE_TOKEN_REREAD = 60.0
 AUTH_PROVIDER_TIMEOUT = 45.0
@@ -82,7 +82,7 @@ class KubeconfigFile:
     def load(self) -> Access:
         """Read the file, run its exec plugin if it has one."""
         merged = read_file(self.path, key=self.key)
-        return _access(*select(merged, self.context, where=self.describe()))
+        return access_for(*select(merged, self.context, where=self.describe()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class InlineKubeconfig:
 
     def load(self) -> Access:
         """Check that the configuration is plain data and use it."""
-        return _access(*select(self.config, self.context, where=self.describe(), inline=True))
+        return access_for(*select(self.config, self.context, where=self.describe(), inline=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class InCluster:
             )
         host = f"[{host}]" if ":" in host else host
         cluster = {"server": f"https://{host}:{port}", "certificate-authority": str(authority)}
-        return _access(cluster, {"tokenFile": str(token)})
+        return access_for(cluster, {"tokenFile": str(token)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +137,8 @@ class _Proof:
     reread: bool = False
 
 
-def _access(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> Access:
-    """Return access for a cluster and a user of a kubeconfig."""
+def access_for(cluster: Mapping[str, Any], user: Mapping[str, Any], *, expires: float | None = None) -> Access:
+    """Return access for a cluster and a user in a kubeconfig's words; ``expires`` where the user's entry is a token."""
     server = str(cluster["server"]).rstrip("/")
     if not server.startswith(("https://", "http://")):
         raise configuration_error(f"{server!r} is not the address of an API server.", "It must begin with https://.")
@@ -148,6 +148,8 @@ def _access(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> Access:
             f"The proxy of {server} is not an HTTP proxy.", "Only http:// and https:// proxies are supported."
         )
     proof = _proof(cluster, user)
+    if expires is not None:
+        proof = replace(proof, expires=expires)
     settings = tls.Settings(
         authority=_content(cluster, "certificate-authority"),
         certificate=proof.certificate,

@@ -48,12 +48,19 @@ def _in_cluster(_: ClusterConfig) -> Source:
     return InCluster()
 
 
+def _gke(config: ClusterConfig) -> Source:
+    from airflow_provider_multikueue.gke import source_of_gke
+
+    return source_of_gke(config)
+
+
 LOADERS: dict[Form, Callable[[ClusterConfig], Source]] = {
     Form.PATH: _file,
     Form.INLINE: _inline,
     Form.IN_CLUSTER: _in_cluster,
+    Form.GKE: _gke,
 }
-"""How each form becomes credentials; ``Form.CONN_ID`` and ``Form.GKE`` are parsed and get their row here."""
+"""How each form becomes credentials; what ``Form.CONN_ID`` stands for is looked up in Airflow, before it comes here."""
 
 
 def source_of(config: ClusterConfig) -> Source:
@@ -64,7 +71,8 @@ def source_of(config: ClusterConfig) -> Source:
     loader = LOADERS.get(config.form)
     if loader is None:
         raise kubeconfig.configuration_error(
-            f"`{config.key}` is not supported by this version.", "Give the cluster by a kubeconfig path and context."
+            f"`{config.key}` names an Airflow connection, which was not looked up.",
+            "Open the fleet by its Airflow connection id.",
         )
     return loader(config)
 

@@ -64,6 +64,11 @@ def _connection_type() -> dict[str, Any]:
             "manager_gke_cluster": _text(
                 "Manager: GKE cluster", "projects/PROJECT/locations/LOCATION/clusters/CLUSTER"
             ),
+            "gcp_conn_id": _text(
+                "Google connection",
+                "Of type google_cloud_platform, for GKE clusters. Default: application default credentials.",
+            ),
+            "gke_endpoint": _text("GKE endpoint", "public, private or dns. Default: the one that GKE names."),
             "namespace": _text("Namespace", "Where jobs go whose manifest and task name no namespace."),
             "queue_name": _text("Queue", "The LocalQueue of jobs whose manifest and task name none."),
             "deployment": _text(

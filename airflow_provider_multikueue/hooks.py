@@ -209,19 +209,23 @@ async def load_config(conn_id: str) -> FleetConfig:
     Raises:
         FleetConfigurationError: there is no such connection, or it is wrong.
     """
-    from airflow_provider_multikueue._compat import AirflowNotFoundException
+    from airflow_provider_multikueue.airflow_connections import resolve_connections
     from airflow_provider_multikueue.connection import FleetConfig
 
-    try:
-        connection = await get_connection(conn_id)
-    except AirflowNotFoundException as error:
-        raise FleetConfigurationError(
-            f"Airflow has no connection {conn_id!r}. Create one of type multikueue, or set multikueue_conn_id= to the "
-            f"one that describes your fleet."
-        ) from error
+    connection = await _look_up(conn_id, "Create one of type multikueue, or set multikueue_conn_id= to yours")
     config = FleetConfig.from_extra(connection.extra, conn_id=conn_id)
+    config = await resolve_connections(config, _look_up)
     await mask_secrets(config.secrets())
     return config
+
+
+async def _look_up(conn_id: str, remedy: str = "Create it, or correct the id in the fleet's connection") -> Any:
+    from airflow_provider_multikueue._compat import AirflowNotFoundException
+
+    try:
+        return await get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise FleetConfigurationError(f"Airflow has no connection {conn_id!r}. {remedy}.") from error
 
 
 def prepare(

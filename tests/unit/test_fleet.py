@@ -150,9 +150,13 @@ async def test_a_worker_whose_file_is_missing_fails_by_itself(server, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "extra", [{"manager_conn_id": "kubernetes_default"}, {"manager_gke_cluster": "projects/p/locations/l/clusters/c"}]
+    "extra",
+    [
+        {"manager_conn_id": "kubernetes_default"},
+        {"manager_gke_cluster": "projects/p/locations/l/clusters/c", "manager_conn_id": "google_cloud_default"},
+    ],
 )
-async def test_forms_without_a_loader_are_refused_by_name(extra):
+async def test_a_connection_that_was_not_looked_up_is_refused_by_name(extra):
     with pytest.raises(FleetConfigurationError, match=next(iter(extra))):
         async with open_fleet(FleetConfig.from_extra(extra, conn_id="x")):
             pass
