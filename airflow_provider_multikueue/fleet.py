@@ -9,22 +9,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue import kubeconfig, trim
-from airflow_provider_multikueue.client import JOBS, PODS, Cluster, Resource
+from airflow_provider_multikueue.client import JOBS, PODS, ApiError, Cluster, Resource
 from airflow_provider_multikueue.connection import ClusterConfig, FleetConfig, Form
 from airflow_provider_multikueue.credentials import InCluster, InlineKubeconfig, KubeconfigFile, Source
 from airflow_provider_multikueue.watch import SharedWatch
 
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.discovery import Found
+
 __all__ = ["MANAGER", "Fleet", "open_fleet", "source_of"]
+
+log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 
 MANAGER = "manager"
+FIND_PAUSE = 60.0
+"""Seconds between two looks for workers."""
 LINGER = 5.0
 """Seconds that an unused fleet stays open: the next task often comes at once."""
 LAST_WORDS = 3.0
@@ -86,14 +95,18 @@ class Fleet:
     def __init__(self, config: FleetConfig, manager: Cluster) -> None:
         self.config = config
         self.manager = manager
+        self._found: dict[str, Found] = {}
+        self._looked: float | None = None
+        self._learned: dict[str, str | None] = {}
+        self._learning: list[asyncio.Task[None]] = []
         self._workers: dict[str, Cluster] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._watches: dict[tuple[str, Resource | tuple[str, str], str | None], SharedWatch] = {}
 
     @property
     def worker_names(self) -> tuple[str, ...]:
-        """The names of the workers that the connection lists: those of their MultiKueueClusters."""
-        return tuple(sorted(self.config.workers))
+        """The names of the workers that the connection lists or leads to: those of their MultiKueueClusters."""
+        return tuple(sorted({*self.config.workers, *self._found}))
 
     @property
     def workers(self) -> Mapping[str, Cluster]:
@@ -105,18 +118,60 @@ class Fleet:
 
         Raises FleetConfigurationError when its credentials cannot be loaded.
         """
-        config = self.config.workers.get(name)
-        if config is None:
-            return None
         async with self._locks.setdefault(name, asyncio.Lock()):
             if name not in self._workers:
-                self._workers[name] = await Cluster.connect(name, source_of(config))
+                source = await self._source(name)
+                if source is None:
+                    return None
+                self._workers[name] = cluster = await Cluster.connect(name, source)
+                if self.region(name) is None:
+                    # Behind its back, since a worker that does not answer must hold nobody up.
+                    self._learning.append(_spawn(self._learn_region(cluster), "region"))
             return self._workers[name]
+
+    async def _source(self, name: str) -> Source | None:
+        if name in self.config.workers:
+            return source_of(self.config.workers[name])
+        if name not in self._found:
+            await self.find_workers()
+        return self._found[name].source if name in self._found else None
+
+    async def find_workers(self) -> None:
+        """Look for workers where the connection says that they are to be found, at most once a minute."""
+        now = time.monotonic()
+        if self.config.workers_from is None or (self._looked is not None and now - self._looked < FIND_PAUSE):
+            return
+        from airflow_provider_multikueue.discovery import find_workers
+
+        self._looked = now
+        try:
+            self._found = {**self._found, **await find_workers(self.config, self.manager)}
+        except ApiError as error:
+            if not error.passing:
+                raise kubeconfig.configuration_error(str(error), "Or list the workers in the connection.") from error
+            log.warning("The workers can't be found now, trying again later: %s", error)
+
+    async def learn_regions(self) -> None:
+        """Ask the nodes of the workers whose region nobody stated; one that does not answer stays without."""
+        from airflow_provider_multikueue.exceptions import MultiKueueError
+
+        async def connect(name: str) -> None:
+            with contextlib.suppress(ApiError, MultiKueueError):
+                await self.worker(name)
+
+        await asyncio.gather(*(connect(name) for name in self.worker_names if self.region(name) is None))
+        await asyncio.gather(*self._learning, return_exceptions=True)
+
+    async def _learn_region(self, cluster: Cluster) -> None:
+        from airflow_provider_multikueue.discovery import region_of_nodes
+
+        self._learned[cluster.name] = await region_of_nodes(cluster)
 
     def region(self, name: str | None) -> str | None:
         """Return the region of a worker, or None when it is unknown."""
-        config = self.config.workers.get(name or "")
-        return config.region if config else None
+        name = name or ""
+        config, found = self.config.workers.get(name), self._found.get(name)
+        return (config and config.region) or (found and found.region) or self._learned.get(name)
 
     # -- shared watches
 
@@ -179,6 +234,8 @@ class Fleet:
 
     async def close(self) -> None:
         """Stop all watches and close all connections."""
+        for task in self._learning:
+            task.cancel()
         await asyncio.gather(*(watch.close() for watch in tuple(self._watches.values())))
         await asyncio.gather(*(cluster.close() for cluster in (self.manager, *self._workers.values())))
 
@@ -203,7 +260,8 @@ _shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]
 async def open_fleet(config: FleetConfig) -> AsyncIterator[Fleet]:
     """Give the fleet of a connection, shared with all others on this loop that opened the same.
 
-    Nothing is sent to the manager yet. Raises FleetConfigurationError when its credentials cannot be loaded.
+    Nothing is sent to the manager yet, unless workers are to be found there. Raises FleetConfigurationError when its
+    credentials cannot be loaded.
     """
     loop = asyncio.get_running_loop()
     fleets = _shared.setdefault(loop, {})
@@ -225,7 +283,13 @@ async def open_fleet(config: FleetConfig) -> AsyncIterator[Fleet]:
 
 
 async def _connect(config: FleetConfig) -> Fleet:
-    return Fleet(config, await Cluster.connect(MANAGER, source_of(config.manager)))
+    fleet = Fleet(config, await Cluster.connect(MANAGER, source_of(config.manager)))
+    try:
+        await fleet.find_workers()
+    except BaseException:
+        await fleet.close()
+        raise
+    return fleet
 
 
 def _spawn(work: Any, what: str) -> asyncio.Task[Any]:

@@ -107,6 +107,8 @@ async def mark_reported(fleet: Fleet, job: Mapping[str, Any], when: str) -> None
 
 async def _check_queue(fleet: Fleet, request: Request, draft: Mapping[str, Any], sink: Sink) -> QueueFacts:
     """Return the queue to use, after what can be known to be wrong about it was refused."""
+    if request.regions is not None:
+        await fleet.learn_regions()
     metadata = draft["metadata"]
     name, namespace = metadata["labels"][jobs.QUEUE_LABEL], metadata["namespace"]
     region_of = {worker: fleet.region(worker) for worker in fleet.worker_names}
