@@ -1,0 +1,45 @@
+"""The shipped RBAC manifests hold exactly the table of rights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from airflow_provider_multikueue.rights import RIGHTS, rights_of, rules
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "rbac"
+
+
+def objects(role: str) -> list[dict]:
+    return list(yaml.safe_load_all((FOLDER / f"{role}.yaml").read_text()))
+
+
+@pytest.mark.parametrize("role", ["manager", "worker", "worker-heal"])
+@pytest.mark.parametrize(("kind", "namespaced"), [("Role", True), ("ClusterRole", False)])
+def test_a_manifest_grants_what_the_table_says(role, kind, namespaced):
+    wanted = rules(right for right in rights_of(role) if right.namespaced is namespaced)
+    found = [rule for obj in objects(role) if obj["kind"] == kind for rule in obj["rules"]]
+    assert found == wanted
+
+
+@pytest.mark.parametrize("role", ["manager", "worker", "worker-heal"])
+def test_each_role_is_bound_to_the_one_account(role):
+    roles = {(obj["kind"], obj["metadata"]["name"]) for obj in objects(role) if obj["kind"].endswith("Role")}
+    bindings = [obj for obj in objects(role) if obj["kind"].endswith("Binding")]
+    assert {(b["roleRef"]["kind"], b["roleRef"]["name"]) for b in bindings} == roles
+    assert {subject["name"] for b in bindings for subject in b["subjects"]} == {"airflow-multikueue"}
+
+
+def test_reading_and_mending_are_apart():
+    assert {verb for right in rights_of("worker") for verb in right.verbs} == {"get", "list", "watch"}
+
+
+def test_no_right_is_a_wildcard_or_on_secrets():
+    assert not {"*", "secrets"} & {part for right in RIGHTS for part in (right.group, right.plural, *right.verbs)}
+
+
+def test_the_base_names_files_that_are_there():
+    base = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
+    assert all((FOLDER / name).is_file() for name in base["resources"])
