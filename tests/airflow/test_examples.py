@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,29 +11,11 @@ from airflow_provider_multikueue.sandbox.api import Sandbox
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
 
-EXAMPLES = Path(__file__).parents[2] / "example_dags"
 PROGRAM = {
     "image": "busybox",
     "command": ["sh", "-c"],
     "args": ["for i in $(seq 100); do echo line $i; done; sleep 2"],
 }
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Sandbox]:
-    if name := os.environ.get("MULTIKUEUE_TEST_SANDBOX"):
-        yield Sandbox.attach(name)
-    else:
-        with Sandbox.start_local() as sandbox:
-            yield sandbox
-
-
-@pytest.fixture(scope="module")
-def airflow(fleet: Sandbox) -> Iterator[LocalAirflow]:
-    python = os.environ.get("MULTIKUEUE_TEST_AIRFLOW_PYTHON", sys.executable)
-    connections = {"multikueue_default": fleet.connection()}
-    with LocalAirflow(dags=EXAMPLES, python=python, connections=connections) as running:
-        yield running
 
 
 @pytest.mark.parametrize(("quick", "branch"), [("us-east4", "publish_abroad"), ("europe-west4", "publish_in_europe")])
