@@ -72,6 +72,7 @@ class Attention:
     _workloads: Subscription | None = None
     _copies: dict[str, Copies] = field(default_factory=dict)
     _refused: set[str] = field(default_factory=set)
+    _told: set[str] = field(default_factory=set)
 
     @property
     def kind(self) -> Kind:
@@ -130,6 +131,15 @@ class Attention:
         for name, copies in self._copies.items():
             if copies.pods is not None:
                 self.pods.setdefault(name, {}).update(copies.pods.objects)
+            self._tell_missing_rights(copies)
+
+    def _tell_missing_rights(self, copies: Copies) -> None:
+        """Say once what our account may not watch on a worker: the job goes on, with less known of it."""
+        for watched in (copies.workload, copies.provisioning, copies.job, copies.pods):
+            trouble = watched.trouble if watched is not None else None
+            if trouble is not None and trouble.status in REFUSED and trouble.text not in self._told:
+                self._told.add(trouble.text)
+                self.sink.record(logging.WARNING, f"{trouble.text} The job itself is not affected.")
 
     def view(self, now: float) -> View:
         """Return all that is known at ``now``, for ``observe``."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, RegionUnavailableError
@@ -35,15 +35,20 @@ class QueueFacts:
     multikueue: bool | None = None
     clusters: tuple[str, ...] | None = None
     siblings: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    """What our account may not read of it, in the server's words."""
 
 
 async def read_queue(manager: Cluster, namespace: str, name: str) -> QueueFacts:
     """Follow LocalQueue -> ClusterQueue -> AdmissionCheck -> MultiKueueConfig as far as rights and objects go."""
-    exists, local = await _read(manager, "localqueues", name, namespace)
+    reader = _Reader(manager)
+    exists, local = await reader.read("localqueues", name, namespace)
     if local is None:
         siblings = tuple(await list_queues(manager, namespace)) if exists is False else ()
-        return QueueFacts(name=name, namespace=namespace, exists=exists, siblings=siblings)
-    return await _read_cluster_queue(manager, QueueFacts(name=name, namespace=namespace, exists=True), local)
+        facts = QueueFacts(name=name, namespace=namespace, exists=exists, siblings=siblings)
+    else:
+        facts = await _read_cluster_queue(reader, QueueFacts(name=name, namespace=namespace, exists=True), local)
+    return replace(facts, refused=tuple(reader.refused))
 
 
 async def list_queues(manager: Cluster, namespace: str) -> list[str]:
@@ -84,9 +89,10 @@ def judge_queue(facts: QueueFacts, *, regions: Sequence[str] | None, region_of: 
         )
     if regions is not None:
         _judge_regions(facts, regions, region_of)
+    notes = [f"{where} can't be checked before the job is submitted: {text}" for text in facts.refused]
     if facts.stopped:
-        return [f"{where} is stopped ({facts.stopped}): the job waits until someone resumes it"]
-    return []
+        notes.append(f"{where} is stopped ({facts.stopped}): the job waits until someone resumes it")
+    return notes
 
 
 def outside(clusters: Iterable[str], regions: Sequence[str], region_of: Mapping[str, str | None]) -> list[str]:
@@ -101,7 +107,8 @@ def _judge_regions(facts: QueueFacts, regions: Sequence[str], region_of: Mapping
     if facts.clusters is None:
         raise RegionUnavailableError(
             f"regions={allowed} was asked for, but which clusters LocalQueue {facts.namespace}/{facts.name} reaches "
-            f"cannot be read on the manager: allow get on clusterqueues, admissionchecks and multikueueconfigs."
+            f"cannot be read on the manager: allow get on clusterqueues, admissionchecks and multikueueconfigs. "
+            f"{' '.join(facts.refused)}".rstrip()
         )
     if bad := outside(facts.clusters, regions, region_of):
         raise RegionUnavailableError(
@@ -134,21 +141,19 @@ async def choose_queue(
     )
 
 
-async def _read_cluster_queue(manager: Cluster, facts: QueueFacts, local: Mapping[str, Any]) -> QueueFacts:
-    from dataclasses import replace
-
+async def _read_cluster_queue(reader: _Reader, facts: QueueFacts, local: Mapping[str, Any]) -> QueueFacts:
     name = str(local["spec"].get("clusterQueue") or "")
     facts = replace(facts, cluster_queue=name, stopped=_stopped(local, "LocalQueue"))
-    exists, cluster_queue = await _read(manager, "clusterqueues", name, None)
+    exists, cluster_queue = await reader.read("clusterqueues", name, None)
     if cluster_queue is None:
         return replace(facts, cluster_queue_exists=exists)
     facts = replace(facts, cluster_queue_exists=True, stopped=facts.stopped or _stopped(cluster_queue, "ClusterQueue"))
-    checks = await asyncio.gather(*(_read(manager, "admissionchecks", c, None) for c in check_names(cluster_queue)))
+    checks = await asyncio.gather(*(reader.read("admissionchecks", c, None) for c in check_names(cluster_queue)))
     known = [check for _, check in checks if check is not None]
     multikueue = [c for c in known if c["spec"].get("controllerName") == MULTIKUEUE_CONTROLLER]
     if not multikueue:
         return replace(facts, multikueue=False if len(known) == len(checks) else None)
-    return replace(facts, multikueue=True, clusters=await _clusters(manager, multikueue[0]))
+    return replace(facts, multikueue=True, clusters=await _clusters(reader, multikueue[0]))
 
 
 def check_names(cluster_queue: Mapping[str, Any]) -> list[str]:
@@ -160,9 +165,9 @@ def check_names(cluster_queue: Mapping[str, Any]) -> list[str]:
     ]
 
 
-async def _clusters(manager: Cluster, check: Mapping[str, Any]) -> tuple[str, ...] | None:
+async def _clusters(reader: _Reader, check: Mapping[str, Any]) -> tuple[str, ...] | None:
     name = (check["spec"].get("parameters") or {}).get("name")
-    _, config = await _read(manager, "multikueueconfigs", str(name), None) if name else (None, None)
+    _, config = await reader.read("multikueueconfigs", str(name), None) if name else (None, None)
     if config is None:
         return None
     return tuple(str(c) for c in config["spec"].get("clusters") or ())
@@ -173,17 +178,23 @@ def _stopped(queue: Mapping[str, Any], kind: str) -> str | None:
     return f"{kind} stopPolicy {policy}" if policy and policy != "None" else None
 
 
-async def _read(
-    manager: Cluster, plural: str, name: str, namespace: str | None
-) -> tuple[bool | None, dict[str, Any] | None]:
-    """Return (exists, object): (False, None) when it is not there, (None, None) when it may not be read."""
-    from airflow_provider_multikueue.client import ApiError
+@dataclass(slots=True)
+class _Reader:
+    """Reads Kueue's objects on the manager, and remembers what it was refused."""
 
-    try:
-        return True, await manager.get(await manager.resource(KUEUE, plural), name, namespace)
-    except ApiError as error:
-        if error.status == 404:
-            return False, None
-        if error.status == 403:
-            return None, None
-        raise
+    manager: Cluster
+    refused: list[str] = field(default_factory=list)
+
+    async def read(self, plural: str, name: str, namespace: str | None) -> tuple[bool | None, dict[str, Any] | None]:
+        """Return (exists, object): (False, None) when it is not there, (None, None) when it may not be read."""
+        from airflow_provider_multikueue.client import ApiError
+
+        try:
+            return True, await self.manager.get(await self.manager.resource(KUEUE, plural), name, namespace)
+        except ApiError as error:
+            if error.status == 404:
+                return False, None
+            if error.status == 403:
+                self.refused.append(str(error))
+                return None, None
+            raise

@@ -70,6 +70,16 @@ async def submit(fleet: Fleet, request: Request, sink: Sink) -> Submitted:
         RegionUnavailableError: the queue reaches other regions.
         MultiKueueError: the manager did not take it within two minutes.
     """
+    from airflow_provider_multikueue.client import ApiError
+
+    try:
+        return await _check_and_submit(fleet, request, sink)
+    except ApiError as error:
+        failure = FleetConfigurationError if error.status in (401, 403) else MultiKueueError
+        raise failure(f"The job could not be submitted: {error}") from error
+
+
+async def _check_and_submit(fleet: Fleet, request: Request, sink: Sink) -> Submitted:
     kind = find_kind(str(request.manifest["apiVersion"]), str(request.manifest["kind"]))
     draft, notes = _build(request, 1, request.queue_name)
     facts = await _check_queue(fleet, request, draft, sink)
@@ -119,7 +129,7 @@ async def _check_queue(fleet: Fleet, request: Request, draft: Mapping[str, Any],
         sink.record(logging.INFO, f"queue {facts.name} keeps the job within {', '.join(request.regions)}")
     for note in judge_queue(facts, regions=request.regions, region_of=region_of):
         sink.record(logging.WARNING, note)
-    await _check_priority(fleet, metadata["labels"].get(jobs.PRIORITY_LABEL))
+    await _check_priority(fleet, metadata["labels"].get(jobs.PRIORITY_LABEL), sink)
     return facts
 
 
@@ -133,7 +143,7 @@ def _label(manifest: Mapping[str, Any]) -> str | None:
     return str(value) if value else None
 
 
-async def _check_priority(fleet: Fleet, name: str | None) -> None:
+async def _check_priority(fleet: Fleet, name: str | None, sink: Sink) -> None:
     from airflow_provider_multikueue.client import ApiError
 
     if name is None:
@@ -143,6 +153,7 @@ async def _check_priority(fleet: Fleet, name: str | None) -> None:
         await fleet.manager.get(resource, name)
     except ApiError as error:
         if error.status == 403:
+            sink.record(logging.WARNING, f"WorkloadPriorityClass {name} can't be checked: {error}")
             return
         if error.status != 404:
             raise
