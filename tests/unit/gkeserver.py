@@ -31,7 +31,8 @@ class GkeServer:
     clusters: dict[str, gke.Cluster] = field(default_factory=dict)
     refusal: tuple[grpc.StatusCode, str] | None = None
     calls: list[str] = field(default_factory=list)
-    tokens: Callable[[], str] = lambda: f"ya29.{time.monotonic_ns()}"
+    tokens: Callable[[str], str] = lambda _: f"ya29.{time.monotonic_ns()}"
+    """The next token of an account."""
     lifetime: int = 3600
     token_status: int = 200
     grants: list[dict[str, Any]] = field(default_factory=list)
@@ -115,7 +116,11 @@ class GkeServer:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 assertion = parse_qs(body)["assertion"][0].split(".")[1]
                 outer.grants.append(json.loads(base64.urlsafe_b64decode(assertion + "==")))
-                good = {"access_token": outer.tokens(), "expires_in": outer.lifetime, "token_type": "Bearer"}
+                good = {
+                    "access_token": outer.tokens(outer.grants[-1]["iss"]),
+                    "expires_in": outer.lifetime,
+                    "token_type": "Bearer",
+                }
                 answer = good if outer.token_status == 200 else {"error": "invalid_grant"}
                 self.send_response(outer.token_status)
                 self.send_header("Content-Type", "application/json")

@@ -203,7 +203,7 @@ async def test_a_fleet_by_resource_names_outlives_its_tokens(google, server, mon
     monkeypatch.setattr(transport, "RENEWAL_PAUSE", 0.0)
     api, ca = server
     good: list[str] = []
-    google.tokens = lambda: good.append(f"ya29.{len(good)}") or good[-1]
+    google.tokens = lambda _: good.append(f"ya29.{len(good)}") or good[-1]
 
     async def answer(request):
         accepted = request.headers.get("Authorization") == f"Bearer {good[-1]}"
