@@ -29,8 +29,10 @@ from airflow_provider_multikueue.exceptions import (
 from airflow_provider_multikueue.jobs import QUEUE_LABEL, release
 from airflow_provider_multikueue.kinds import find_kind
 from airflow_provider_multikueue.names import CURSORS, DISPATCHES
+from airflow_provider_multikueue.notes import Notes
 from airflow_provider_multikueue.orders import Orders, Verdict, next_deadline, verdict
 from airflow_provider_multikueue.outcome import Outcome
+from airflow_provider_multikueue.pods import pods_of_stay
 from airflow_provider_multikueue.reader import PodLogs
 from airflow_provider_multikueue.results import read_result
 from airflow_provider_multikueue.workload import Memory, Observation, Phase, observe, remember
@@ -48,8 +50,8 @@ DRAIN_SECONDS = 15.0
 LAST_STATUS_SECONDS = 2.0
 """How long the end waits for the pods' final statuses, which hold the exit codes."""
 
-ANNOTATE_SECONDS = 2.0
-"""How long a note on the job may hold up decisions: a manager whose Kueue hangs answers after 10 s, with a refusal."""
+NOTE_SECONDS = 2.0
+"""How long a reader that stops waits for its last note; a manager whose Kueue hangs answers after 10 s."""
 
 SETTLE_SECONDS = 3.0
 NOTICE_SECONDS = 1.0
@@ -77,11 +79,13 @@ class Following:
     _saved_at: float = field(default=0.0, init=False)
     _dispatches: report.Dispatches = field(default_factory=report.Dispatches, init=False)
     _logs: PodLogs | None = field(default=None, init=False)
+    _notes: Notes = field(init=False)
     _healer: stop.Healer = field(default_factory=stop.Healer, init=False)
 
     def __post_init__(self) -> None:
         """Nothing is watched yet."""
         self._attention = Attention(self.fleet, self.job, self.sink)
+        self._notes = Notes(self._annotate)
 
     async def run(self) -> Outcome:
         """Wait until the orders are fulfilled, the job is over, or a verdict ends the wait."""
@@ -95,27 +99,29 @@ class Following:
             seen = await self._look()
             if outcome := await self._decide(seen):
                 return outcome
-            await self._save_positions()
+            self._save_positions()
             await self._sleep(seen)
 
     async def hand_over(self) -> None:
         """Leave the cursors of the open log streams on the job, for the reader that comes next."""
         cursors = await self._logs.hand_over() if self._logs is not None else {}
         if cursors and self.orders.may_delete:
-            await self._annotate(CURSORS, json.dumps({"streams": cursors}))
+            self._notes.put(CURSORS, json.dumps({"streams": cursors}))
+            await self._notes.flush(NOTE_SECONDS)
 
-    async def _save_positions(self) -> None:
+    def _save_positions(self) -> None:
         """Note from time to time where the streams stand, for a reader that begins after this one was lost."""
         if self._logs is None or not self.orders.may_delete or self.clock() < self._saved_at + SAVE_SECONDS:
             return
         self._saved_at = self.clock()
         if self._logs.reading:
             at = datetime.fromtimestamp(self._saved_at, UTC).isoformat()
-            await self._annotate(CURSORS, json.dumps({"streams": self._logs.positions(), "at": at}))
+            self._notes.put(CURSORS, json.dumps({"streams": self._logs.positions(), "at": at}))
 
     async def close(self) -> None:
         """Let go of watches and streams; the job is left as it is."""
         self._attention.close()
+        await self._notes.close()
         if self._logs is not None:
             await self._logs.close()
 
@@ -125,12 +131,7 @@ class Following:
         if patch is None or not self.orders.may_delete:
             return
         attention = self._attention
-
-        async def put() -> None:
-            resource = await self.fleet.manager.resource(attention.kind.group, attention.kind.plural)
-            await self.fleet.manager.patch(resource, attention.name, patch, attention.namespace)
-
-        await attention.persist(put)
+        await attention.persist(lambda: self._patch(patch))
         self.sink.record(logging.INFO, f"Joined queue {patch['metadata']['labels'][QUEUE_LABEL]}.")
         # Kueue makes the Workload within milliseconds: without it there would be nothing to tell but that.
         with contextlib.suppress(TimeoutError):
@@ -153,7 +154,7 @@ class Following:
         seen = self._observe()
         await self._attention.widen(self._of_interest(seen), seen.cluster)
         seen = self._observe()
-        await self._tell(seen)
+        self._tell(seen)
         await self._read_pods()
         return seen
 
@@ -170,7 +171,7 @@ class Following:
         self._memory = remember(self._memory, view)
         return observe(replace(view, memory=self._memory))
 
-    async def _tell(self, seen: Observation) -> None:
+    def _tell(self, seen: Observation) -> None:
         for level, text in narrate.narrate(self._seen, seen, region_of=self.fleet.region):
             self.sink.record(level, text)
         if seen.cluster and (self._seen is None or self._seen.cluster != seen.cluster):
@@ -180,7 +181,7 @@ class Following:
         before, self._dispatches = self._dispatches, self._dispatches.update(seen)
         if len(before.items) and len(self._dispatches.items) > len(before.items) and self.orders.may_delete:
             # A move is rare, and what came before it is nowhere else once the triggerer is restarted.
-            await self._annotate(DISPATCHES, self._dispatches.to_json())
+            self._notes.put(DISPATCHES, self._dispatches.to_json())
         if self._seen != seen:
             self._seen, self._seen_at = seen, self.clock()
 
@@ -202,16 +203,13 @@ class Following:
                 )
             self._logs.update(cluster, self.fleet.region(name), pods.values())
 
-    async def _annotate(self, name: str, text: str) -> None:
-        """Note something on the job; best effort, since nothing but comfort depends on it."""
-        from airflow_provider_multikueue.client import ApiError
-
-        body = {"metadata": {"uid": self.job["uid"], "annotations": {name: text}}}
+    async def _patch(self, body: Mapping[str, Any]) -> None:
         kind = self._attention.kind
-        with contextlib.suppress(ApiError, TimeoutError):
-            async with asyncio.timeout(ANNOTATE_SECONDS):
-                resource = await self.fleet.manager.resource(kind.group, kind.plural)
-                await self.fleet.manager.patch(resource, self._attention.name, body, self._attention.namespace)
+        resource = await self.fleet.manager.resource(kind.group, kind.plural)
+        await self.fleet.manager.patch(resource, self._attention.name, dict(body), self._attention.namespace)
+
+    async def _annotate(self, notes: dict[str, str]) -> None:
+        await self._patch({"metadata": {"uid": self.job["uid"], "annotations": notes}})
 
     async def _decide(self, seen: Observation) -> Outcome | None:
         if seen.ending is not None:
@@ -247,7 +245,7 @@ class Following:
         tail = self._logs.tail() if self._logs is not None else []
         error = endings.error_for(seen, self._attention.last_pods(seen.cluster), tail)
         if seen.ending is not None and seen.ending.leaves_job and self.orders.may_delete:
-            await stop.delete_job(self.fleet, self.job, self.sink)
+            await self._delete()
         return await self._with_result(seen, error)
 
     async def _with_result(self, seen: Observation, error: MultiKueueError | None) -> Outcome:
@@ -255,7 +253,8 @@ class Following:
         if error is None and self.orders.read_result:
             try:
                 every = self.orders.read_result == "all"
-                result = read_result(self._attention.last_pods(seen.cluster), self._attention.kind, every=every)
+                pods = pods_of_stay(self._attention.last_pods(seen.cluster), seen.admitted)
+                result = read_result(pods, self._attention.kind, every=every)
             except ResultError as failure:
                 error = failure
         return Outcome(report=await self._report(seen, result), error=error)
@@ -263,13 +262,22 @@ class Following:
     async def _give_up(self, seen: Observation, judged: Verdict) -> Outcome:
         self.sink.record(logging.ERROR, str(judged.error))
         if judged.delete:
-            await stop.delete_job(self.fleet, self.job, self.sink)
+            await self._delete()
         if self._logs is not None:
             await self._logs.drain(DRAIN_SECONDS / 3)
         return Outcome(report=await self._report(seen), error=judged.error, ended=judged.delete)
 
+    async def _delete(self) -> None:
+        """Delete the job; that the manager refuses or hangs is told, and changes nothing about how the wait ended."""
+        from airflow_provider_multikueue.client import ApiError
+
+        try:
+            await stop.delete_job(self.fleet, self.job, self.sink)
+        except ApiError as error:
+            self.sink.record(logging.ERROR, f"The job could not be deleted and may still run: {error}")
+
     async def _report(self, seen: Observation, result: Any = None) -> dict[str, Any]:
-        pods = self._attention.last_pods(seen.cluster)
+        pods = pods_of_stay(self._attention.last_pods(seen.cluster), seen.admitted)
         nodes = sorted({str(p["spec"]["nodeName"]) for p in pods if p.get("spec", {}).get("nodeName")})
         whole = report.build_report(
             seen,

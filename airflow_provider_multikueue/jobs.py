@@ -158,7 +158,6 @@ def hold(job: Mapping[str, Any]) -> dict[str, Any]:
     if kind.managed_by is None or kind.suspend is None:
         return dict(job)
     held = copy.deepcopy(dict(job))
-    set_at(held, kind.managed_by, MULTIKUEUE)
     held["metadata"]["annotations"][HELD] = held["metadata"]["labels"].pop(QUEUE_LABEL)
     return held
 
@@ -277,6 +276,9 @@ def _hand_to_multikueue(job: dict[str, Any], kind: Kind, notes: list[str]) -> No
         raise ManifestError(
             f"{place}: {manager!r} keeps MultiKueue from the job; leave the field out, or set it to {MULTIKUEUE}."
         )
+    if kind.managed_by:
+        # Kueue's webhook does this too, but not in the first moments after Kueue was restarted.
+        set_at(job, kind.managed_by, MULTIKUEUE)
     if kind.suspend:
         set_at(job, kind.suspend, True)
     ttl = get_at(job, kind.ttl)

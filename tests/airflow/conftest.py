@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_multikueue.client import JOBS, PODS, Cluster
-from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
+from airflow_provider_multikueue.sandbox.airflow import TASK_ENDS, LocalAirflow
+from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.api import Sandbox
 
 HERE = Path(__file__).parent
@@ -119,3 +120,36 @@ def prefix(manifest: dict[str, Any]) -> str:
 def start(airflow: LocalAirflow, dag_id: str, manifest: dict[str, Any]) -> str:
     """Start a run of one of the DAGs here with a job."""
     return airflow.sync(airflow.trigger(dag_id, conf={"job": json.loads(json.dumps(manifest))}))
+
+
+LONG = "import time\nfor i in range(600): print('tick', i, flush=True); time.sleep(1)"
+
+
+def started(airflow: LocalAirflow, dag_id: str) -> tuple[str, str]:
+    """Start a run with a long job and return it, and the job's prefix, when its pod runs."""
+    manifest = job(LONG)
+    run = start(airflow, dag_id, manifest)
+    until_shown(airflow, dag_id, run, "tick 0")
+    return run, prefix(manifest)
+
+
+def until_shown(airflow: LocalAirflow, dag_id: str, run: str, text: str) -> None:
+    """Wait until the task's log shows ``text``."""
+    airflow.sync(airflow.wait_task(dag_id, run, "train", {"running", "deferred", *TASK_ENDS}))
+    airflow.sync(
+        poll(
+            lambda: airflow.task_text(dag_id, run, "train"),
+            lambda log: text in log,
+            within=90,
+            what=f"the log of {dag_id} to show {text!r}",
+        )
+    )
+
+
+def until_gone(airflow: LocalAirflow, watcher: Watcher, name: str) -> None:
+    """Wait until no job on the manager and no pod in us-east4 is left of it."""
+
+    async def left() -> int:
+        return await asyncio.to_thread(lambda: len(watcher.jobs(name)) + len(watcher.pods("us-east4", name)))
+
+    airflow.sync(poll(left, lambda count: count == 0, within=40, what=f"{name} to be gone everywhere"))

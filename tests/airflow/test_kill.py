@@ -6,43 +6,12 @@ import signal
 
 import pytest
 
-from airflow_provider_multikueue.sandbox.airflow import TASK_ENDS, LocalAirflow
+from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from tests.airflow.conftest import Watcher, job, prefix, start
+from tests.airflow.conftest import Watcher, job, prefix, start, started, until_gone, until_shown
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
-
-LONG = "import time\nfor i in range(600): print('tick', i, flush=True); time.sleep(1)"
-
-
-def started(airflow: LocalAirflow, dag_id: str) -> tuple[str, str]:
-    """Start a run with a long job and return it, and the job's prefix, when its pod runs."""
-    manifest = job(LONG)
-    run = start(airflow, dag_id, manifest)
-    until_shown(airflow, dag_id, run, "tick 0")
-    return run, prefix(manifest)
-
-
-def until_shown(airflow: LocalAirflow, dag_id: str, run: str, text: str) -> None:
-    airflow.sync(airflow.wait_task(dag_id, run, "train", {"running", "deferred", *TASK_ENDS}))
-    airflow.sync(
-        poll(
-            lambda: airflow.task_text(dag_id, run, "train"),
-            lambda log: text in log,
-            within=90,
-            what=f"the log of {dag_id} to show {text!r}",
-        )
-    )
-
-
-def until_gone(airflow: LocalAirflow, watcher: Watcher, name: str) -> None:
-    async def left() -> int:
-        import asyncio
-
-        return await asyncio.to_thread(lambda: len(watcher.jobs(name)) + len(watcher.pods("us-east4", name)))
-
-    airflow.sync(poll(left, lambda count: count == 0, within=40, what=f"{name} to be gone everywhere"))
 
 
 @pytest.mark.parametrize("dag_id", ["deferred", "in_worker"])

@@ -24,15 +24,15 @@ def until_shown(airflow: LocalAirflow, run: str, text: str) -> None:
 
 def test_a_triggerer_stopped_politely_repeats_and_loses_no_line(airflow: LocalAirflow, granting: Sandbox) -> None:
     run = start(
-        airflow, "deferred", job("import time\nfor i in range(400): print('tock', i, flush=True); time.sleep(.05)")
+        airflow, "deferred", job("import time\nfor i in range(600): print('tock', i, flush=True); time.sleep(.13)")
     )
     until_shown(airflow, run, "tock 40\n")
     airflow.sync(airflow.restart("triggerer"))
-    until_shown(airflow, run, "tock 250\n")
+    until_shown(airflow, run, "tock 300\n")
     airflow.sync(airflow.restart("triggerer"))
     assert airflow.sync(airflow.wait_run("deferred", run)) == "success"
     text = airflow.sync(airflow.task_text("deferred", run, "train"))
-    assert [int(number) for number in re.findall(r"^tock (\d+)$", text, re.MULTILINE)] == list(range(400))
+    assert [int(number) for number in re.findall(r"^tock (\d+)$", text, re.MULTILINE)] == list(range(600))
 
 
 def test_no_output_can_pass_for_records_of_airflow(airflow: LocalAirflow, granting: Sandbox) -> None:
