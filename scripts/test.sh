@@ -35,7 +35,8 @@ fleet() {
 
 on_fleet() {
   fleet
-  part "tests on a fleet, Airflow 3.3" "$python" -m pytest tests/sandbox tests/airflow -m "not fleet" \
+  part "tests on a fleet, Airflow 3.3" env "MULTIKUEUE_TEST_AIRFLOW_2_PYTHON=$python_2" \
+    "$python" -m pytest tests/sandbox tests/airflow -m "not fleet" \
     --cov --cov-append --cov-report=term --durations=10 "$@"
 }
 
