@@ -93,6 +93,24 @@ class Server:
         """Return the server's version information (``gitVersion`` and more)."""
         return await self._sender.repeat(Call("get", None, "/version"), "GET")
 
+    async def versions(self, group: str) -> list[str]:
+        """Return the versions that the server serves of an API group, the preferred one first; empty: none."""
+        try:
+            answer = await self._sender.repeat(Call("get", None, f"/apis/{quote(group, safe='')}"), "GET")
+        except ApiError as error:
+            if error.status == 404:
+                return []
+            raise
+        preferred = answer.get("preferredVersion")
+        first = preferred.get("version") if isinstance(preferred, dict) else None
+        names = [str(entry.get("version")) for entry in _entries(answer, "versions")]
+        return sorted(names, key=lambda name: name != first)
+
+    async def schema(self, group: str, version: str) -> Object:
+        """Return the OpenAPI document of an API group's version."""
+        path = f"/openapi/v3/apis/{quote(group, safe='')}/{quote(version, safe='')}"
+        return await self._sender.repeat(Call("get", None, path), "GET")
+
     async def probe(self, patience: float = PATIENCE) -> None:
         """Return when the server was heard within ``patience`` seconds or answers now; else raise `ApiError`.
 
@@ -128,9 +146,10 @@ class Server:
             return self._discovered[group, plural]
 
     async def _discover(self, group: str, plural: str) -> Resource:
-        call = Call("get", Resource(group, "", plural), f"/apis/{quote(group, safe='')}")
+        call = Call("get", Resource(group, "", plural), f"/apis/{quote(group, safe='')}" if group else "/api")
         answer = await self._sender.repeat(call, "GET")
-        versions = [str(entry.get("version")) for entry in _entries(answer, "versions")]
+        # The core group lists its versions in another form, and has had one for ever.
+        versions = [str(entry.get("version")) for entry in _entries(answer, "versions")] if group else ["v1"]
         preferred = answer.get("preferredVersion")
         if isinstance(preferred, dict):
             versions.sort(key=lambda version: version != preferred.get("version"))
