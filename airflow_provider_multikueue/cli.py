@@ -12,6 +12,12 @@ from airflow_provider_multikueue import __version__
 
 __all__ = ["main"]
 
+_COMMANDS = {
+    "doctor": "whether a fleet is well, seen from here with the connection's accounts",
+    "reap": "find jobs whose task or DAG run is over or gone, and delete them",
+}
+"""Commands beside the sandbox's, each in a module of its own, which is imported by name: it may need Airflow to run."""
+
 _SANDBOX_EXTRA = frozenset({"aiohttp", "cryptography"})
 _SANDBOX_MISSING = """\
 multikueue sandbox needs {module}, which comes with the extra of that name:
@@ -23,8 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="multikueue", description="Run GPU jobs on a MultiKueue fleet from Airflow.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    modules = {name: import_module(f"airflow_provider_multikueue.{name}_command") for name in _COMMANDS}
+    for name, module in modules.items():
+        module.add_arguments(commands.add_parser(name, help=_COMMANDS[name]))
     sandbox = commands.add_parser("sandbox", help="a real MultiKueue fleet on this machine, to try and test DAGs on")
     words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in modules:
+        code: int = modules[words[0]].run(parser.parse_args(words))
+        return code
     try:
         implementation = import_module("airflow_provider_multikueue.sandbox.commands")
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The operator: one job, submitted once, waited for without a worker slot, reported."""
+"""The operators: one job, submitted once, waited for without a worker slot, reported; and a reaper of what is left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_multikueue.fleet import Fleet
     from airflow_provider_multikueue.outcome import Outcome
 
-__all__ = ["MultiKueueJobOperator"]
+__all__ = ["MultiKueueJobOperator", "MultiKueueReapOperator"]
 
 
 class MultiKueueJobOperator(WaitsForJob, BaseOperator):
@@ -229,6 +229,64 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         elif failed and not retried and self.on_kill_action == "delete":
             self.log.warning("the task can't follow its job any more: deleting job %s", job["name"])
             await delete_job(fleet, job, LogSink(self.log))
+
+
+class MultiKueueReapOperator(BaseOperator):
+    """Delete jobs that nobody waits for any more: what a kill leaves behind that came while no triggerer ran.
+
+    Only jobs of this Airflow on the manager, and by their lifetime: jobs of a task that is over or gone; jobs that
+    outlive their task (``wait_until``) when their DAG run is over or gone; never those of ``on_kill_action="keep"``. A
+    job whose task's state can't be known is kept. Returns what was done with each job and why:
+    ``[{"job": {...}, "task": {...}, "action": "deleted" | "would delete" | "kept" | "failed", "reason": "..."}]``.
+
+    :param delete: False: only look, and say what would be deleted.
+    :param older_than: jobs younger than this are kept.
+    :param airflow_conn_id: a connection of type ``http`` to this Airflow's own REST API, with a login and a password,
+        or a ``token`` in the extra, of a user who may read all DAGs.
+    :param multikueue_conn_id: a connection of type ``multikueue``.
+    """
+
+    template_fields: Sequence[str] = ("airflow_conn_id", "multikueue_conn_id")
+    ui_color = "#e8f0fe"
+
+    def __init__(
+        self,
+        *,
+        delete: bool = True,
+        older_than: timedelta = timedelta(minutes=5),
+        airflow_conn_id: str = "airflow_api",
+        multikueue_conn_id: str = "multikueue_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.delete = delete
+        self.older_than = older_than
+        self.airflow_conn_id = airflow_conn_id
+        self.multikueue_conn_id = multikueue_conn_id
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Sweep once; on a failed deletion the list is the XCom ``report`` and the task fails."""
+        from airflow_provider_multikueue.exceptions import MultiKueueError
+        from airflow_provider_multikueue.hooks import LogSink, run_sync
+        from airflow_provider_multikueue.reaping import reap, summary, tell
+
+        sink = LogSink(self.log)
+        entries = run_sync(
+            lambda: reap(
+                multikueue_conn_id=self.multikueue_conn_id,
+                airflow_conn_id=self.airflow_conn_id,
+                sink=sink,
+                dry_run=not self.delete,
+                older_than=self.older_than,
+                ti=context["ti"],
+            )
+        )
+        tell(entries, sink)
+        self.log.info("%s", summary(entries))
+        if any(entry["action"] == "failed" for entry in entries):
+            context["ti"].xcom_push("report", entries)
+            raise MultiKueueError(f"Not every job could be deleted: {summary(entries)}. The lines above say why.")
+        return entries
 
 
 def _placement_push(context: Context) -> Callable[[dict[str, Any]], None]:

@@ -44,7 +44,7 @@ def parameters_of(cls: type) -> set[str]:
 
 
 def test_there_are_operators():
-    assert len(OPERATORS) == 3
+    assert len(OPERATORS) == 4
 
 
 @pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.__name__)
