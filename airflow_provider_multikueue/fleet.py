@@ -120,7 +120,7 @@ class Fleet:
         """
         async with self._locks.setdefault(name, asyncio.Lock()):
             if name not in self._workers:
-                source = await self._source(name)
+                source = await self.source(name)
                 if source is None:
                     return None
                 self._workers[name] = cluster = await Cluster.connect(name, source)
@@ -129,7 +129,8 @@ class Fleet:
                     self._learning.append(_spawn(self._learn_region(cluster), "region"))
             return self._workers[name]
 
-    async def _source(self, name: str) -> Source | None:
+    async def source(self, name: str) -> Source | None:
+        """Return where the credentials of a worker come from; None when it is not among the workers."""
         if name in self.config.workers:
             return source_of(self.config.workers[name])
         if name not in self._found:

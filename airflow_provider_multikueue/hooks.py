@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider_multikueue.outcome import Outcome
     from airflow_provider_multikueue.submit import Request, Submitted
 
-__all__ = ["LogSink", "MultiKueueHook", "load_config", "owner_of_task", "run_sync"]
+__all__ = ["LogSink", "MultiKueueHook", "load_config", "owner_of_task", "resolve_config", "run_sync"]
 
 T = TypeVar("T")
 
@@ -209,11 +209,16 @@ async def load_config(conn_id: str) -> FleetConfig:
     Raises:
         FleetConfigurationError: there is no such connection, or it is wrong.
     """
+    connection = await _look_up(conn_id, "Create one of type multikueue, or set multikueue_conn_id= to yours")
+    return await resolve_config(connection.extra, conn_id=conn_id)
+
+
+async def resolve_config(extra: Any, *, conn_id: str) -> FleetConfig:
+    """Return the fleet that an extra describes, with what the Airflow connections say that it names."""
     from airflow_provider_multikueue.airflow_connections import resolve_connections
     from airflow_provider_multikueue.connection import FleetConfig
 
-    connection = await _look_up(conn_id, "Create one of type multikueue, or set multikueue_conn_id= to yours")
-    config = FleetConfig.from_extra(connection.extra, conn_id=conn_id)
+    config = FleetConfig.from_extra(extra, conn_id=conn_id)
     config = await resolve_connections(config, _look_up)
     await mask_secrets(config.secrets())
     return config
