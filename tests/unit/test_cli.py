@@ -51,3 +51,12 @@ def test_without_the_extra_the_sandbox_says_what_to_install(without_extra: Path)
 
 def test_without_the_extra_there_is_still_a_version(without_extra: Path):
     assert run("--version", path=without_extra).stdout.strip() == f"multikueue {__version__}"
+
+
+def test_the_doctor_says_which_connection_it_cannot_use(tmp_path: Path):
+    (tmp_path / "connection.json").write_text('{"manager_conext": "secret-word"}')
+    done = run("doctor", "--file", str(tmp_path / "connection.json"))
+    assert done.returncode == 2
+    assert "manager_context" in done.stderr
+    assert "secret-word" not in done.stderr
+    assert run("doctor", "--file", str(tmp_path / "nowhere.json")).returncode == 2
