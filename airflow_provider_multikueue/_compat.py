@@ -58,6 +58,7 @@ __all__ = [
     "get_connection",
     "mask_secrets",
     "push_xcom",
+    "stored_xcom",
     "task_instance_id",
     "task_state",
 ]
@@ -149,6 +150,18 @@ async def push_xcom(ti: TaskInstanceKeys, key: str, value: Any) -> bool:
 
         await XCom.aset(key=key, value=value, **keys)
     return True
+
+
+def stored_xcom(ti_key: Any, key: str) -> Any:
+    """Return an XCom of a task instance as a link's ``get_link`` gets it, or None.
+
+    On 3.x that is the running task instance itself, on 2.11 its key, in the web server.
+    """
+    if AIRFLOW_2:  # until 2.11 goes
+        from airflow.models.xcom import XCom as StoredXCom
+
+        return StoredXCom.get_value(ti_key=ti_key, key=key)
+    return ti_key.xcom_pull(task_ids=ti_key.task_id, key=key, map_indexes=ti_key.map_index)
 
 
 async def get_connection(conn_id: str) -> Connection:

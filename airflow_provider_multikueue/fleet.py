@@ -147,6 +147,8 @@ class Fleet:
         self._looked = now
         try:
             self._found = {**self._found, **await find_workers(self.config, self.manager)}
+        except ConnectionError as error:
+            log.warning("The workers can't be found now, trying again later: %s", error)
         except ApiError as error:
             if not error.passing:
                 raise kubeconfig.configuration_error(str(error), "Or list the workers in the connection.") from error
@@ -173,6 +175,16 @@ class Fleet:
         name = name or ""
         config, found = self.config.workers.get(name), self._found.get(name)
         return (config and config.region) or (found and found.region) or self._learned.get(name)
+
+    def gke_cluster(self, name: str | None) -> str | None:
+        """Return a worker's GKE resource name, or the manager's (None); None where it is not given or found by one."""
+        config = self.config.manager if name is None else self.config.workers.get(name)
+        if config is not None:
+            return config.value if config.form is Form.GKE else None
+        from airflow_provider_multikueue.gke import GkeCluster
+
+        source = self._found[name].source if name in self._found else None
+        return source.name if isinstance(source, GkeCluster) else None
 
     # -- shared watches
 

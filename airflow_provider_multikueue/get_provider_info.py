@@ -28,7 +28,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [_modules("hooks")],
         "triggers": [_modules("triggers")],
         "connection-types": [_connection_type()],
-        "extra-links": [],
+        "extra-links": [f"{_PACKAGE}.links.ManagerJobLink", f"{_PACKAGE}.links.WorkerPodsLink"],
     }
 
 

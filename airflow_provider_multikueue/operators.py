@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_multikueue._compat import BaseOperator, conf
-from airflow_provider_multikueue.links import LINKS
+from airflow_provider_multikueue.links import LINKS, push_links
 from airflow_provider_multikueue.orders import Orders
 from airflow_provider_multikueue.tasks import Waiting, WaitsForJob
 
@@ -114,7 +114,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         orders = self._orders(context)
         if self.deferrable:
             self._defer(part, orders)
-        return self._conclude(context, self._waiting.run(lambda: self._follow(part, orders, _placement_push(context))))
+        return self._conclude(context, self._waiting.run(lambda: self._follow(part, orders, context["ti"].xcom_push)))
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any] | None = None, job: dict[str, Any] | None = None
@@ -190,6 +190,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             # A kill during the submission found no job to delete yet.
             if self._waiting.killed and self.on_kill_action == "delete":
                 await delete_on_manager(fleet, part)
+            push_links(context["ti"], fleet, part)
             return part
 
     def _lifetime(self) -> Any:
@@ -208,16 +209,17 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             ti.xcom_push("report", report)
         job = report["job"] if report is not None else self._waiting.job
         if job is not None:
-            self.hook.run(lambda fleet, _: self._settle(fleet, job, outcome, retried=_will_retry(ti, outcome.error)))
+            self.hook.run(lambda fleet, _: self._settle(fleet, job, outcome, ti))
         if outcome.error is not None:
             raise outcome.error
         return report
 
-    async def _settle(self, fleet: Fleet, job: Mapping[str, Any], outcome: Outcome, *, retried: bool) -> None:
+    async def _settle(self, fleet: Fleet, job: Mapping[str, Any], outcome: Outcome, ti: Any) -> None:
         from airflow_provider_multikueue.hooks import LogSink
         from airflow_provider_multikueue.stop import delete_job, delete_on_manager
         from airflow_provider_multikueue.submit import mark_reported
 
+        push_links(ti, fleet, job, outcome.report and outcome.report["placement"])
         failed = outcome.error is not None
         if outcome.ended and (self.cleanup == "always" or (self.cleanup == "on_success" and not failed)):
             await delete_on_manager(fleet, job)
@@ -226,7 +228,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             )
         elif outcome.ended:
             await mark_reported(fleet, job, datetime.now(UTC).isoformat())
-        elif failed and not retried and self.on_kill_action == "delete":
+        elif failed and not _will_retry(ti, outcome.error) and self.on_kill_action == "delete":
             self.log.warning("the task can't follow its job any more: deleting job %s", job["name"])
             await delete_job(fleet, job, LogSink(self.log))
 
@@ -287,13 +289,6 @@ class MultiKueueReapOperator(BaseOperator):
             context["ti"].xcom_push("report", entries)
             raise MultiKueueError(f"Not every job could be deleted: {summary(entries)}. The lines above say why.")
         return entries
-
-
-def _placement_push(context: Context) -> Callable[[dict[str, Any]], None]:
-    def push(placement: dict[str, Any]) -> None:
-        context["ti"].xcom_push("placement", placement)
-
-    return push
 
 
 def _after(begin: datetime, span: timedelta | None) -> str | None:

@@ -14,7 +14,7 @@ from airflow_provider_multikueue._compat import (
     conf,
 )
 from airflow_provider_multikueue.exceptions import JobDeadlineError
-from airflow_provider_multikueue.links import LINKS
+from airflow_provider_multikueue.links import LINKS, push_links
 from airflow_provider_multikueue.orders import Orders
 from airflow_provider_multikueue.tasks import Waiting, WaitsForJob
 
@@ -63,7 +63,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
         """Wait in the triggerer, in this process, or (mode ``reschedule``) from one look to the next."""
         if not self.deferrable and self.reschedule:
             return super().execute(context)
-        part = self._waiting.run(self._resolve)
+        part = self._waiting.run(lambda: self._resolve(context))
         self._waiting.job = part
         orders = Orders(
             until=self.until,
@@ -74,7 +74,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
         )
         if self.deferrable:
             self._defer(part, orders)
-        return self._conclude(context, self._waiting.run(lambda: self._follow(part, orders)))
+        return self._conclude(context, self._waiting.run(lambda: self._follow(part, orders, context["ti"].xcom_push)))
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any] | None = None, job: dict[str, Any] | None = None
@@ -86,7 +86,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once (mode ``reschedule``)."""
-        outcome = self._waiting.run(self._look)
+        outcome = self._waiting.run(lambda: self._look(context))
         report = self._conclude(context, outcome)
         placed = report is not None and report["placement"] is not None
         done = outcome.ended or (self.until == "admitted" and placed)
@@ -104,14 +104,17 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
             raise AirflowSkipException(f"Skipped, as the sensor may not fail: {error}") from failure
         raise failure
 
-    async def _resolve(self) -> dict[str, Any]:
+    async def _resolve(self, context: Context) -> dict[str, Any]:
         from airflow_provider_multikueue.follow import resolve
 
         async with self.hook.open() as (fleet, _):
-            return await resolve(fleet, self.job)
+            part = await resolve(fleet, self.job)
+            push_links(context["ti"], fleet, part)
+            return part
 
-    async def _look(self) -> Outcome:
-        return await self._follow(await self._resolve(), Orders(until="now", logs="none", heal=False, may_delete=False))
+    async def _look(self, context: Context) -> Outcome:
+        orders = Orders(until="now", logs="none", heal=False, may_delete=False)
+        return await self._follow(await self._resolve(context), orders, context["ti"].xcom_push)
 
 
 class MultiKueueAdmissionSensor(MultiKueueJobSensor):

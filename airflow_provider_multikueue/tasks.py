@@ -108,12 +108,15 @@ class WaitsForJob:
         self.defer(trigger=trigger, method_name="execute_complete", kwargs={"job": job})
 
     async def _follow(
-        self, job: Mapping[str, Any], orders: Orders, on_placement: Callable[[dict[str, Any]], None] = lambda _: None
+        self, job: Mapping[str, Any], orders: Orders, put: Callable[[str, Any], object] = lambda _key, _value: None
     ) -> Outcome:
+        """Follow the job; ``put`` writes an XCom."""
         from airflow_provider_multikueue.follow import follow
         from airflow_provider_multikueue.hooks import LogSink
+        from airflow_provider_multikueue.links import PlacementPush
 
-        return await follow(self.hook.open(), job, orders, LogSink(self.log), on_placement=on_placement)
+        push = PlacementPush(job, put)
+        return await follow(push.open(self.hook.open()), job, orders, LogSink(self.log), on_placement=push.place)
 
     async def _delete(self, job: Mapping[str, Any]) -> None:
         from airflow_provider_multikueue.hooks import LogSink

@@ -1,0 +1,33 @@
+"""Addresses in the Google Cloud console, for clusters that a connection gives as GKE clusters.
+
+The console shows a batch Job on a page of its own, with its pods. For the other kinds there is the list of what runs in
+the job's namespace of the cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+__all__ = ["job_url"]
+
+CONSOLE = "https://console.cloud.google.com/kubernetes"
+GKE_NAME = re.compile(r"projects/([^/]+)/(?:locations|zones)/([^/]+)/clusters/([^/]+)")
+
+
+def job_url(gke_cluster: str | None, job: Mapping[str, Any]) -> str | None:
+    """Return the console's address of a job (a report's ``job`` part) on a cluster; None without a GKE cluster.
+
+    ``gke_cluster`` is a resource name, ``projects/PROJECT/locations/LOCATION/clusters/CLUSTER``.
+    """
+    match = GKE_NAME.fullmatch(gke_cluster or "")
+    if match is None:
+        return None
+    project, location, cluster = (quote(part, safe="") for part in match.groups())
+    namespace, name = (quote(str(job[key]), safe="") for key in ("namespace", "name"))
+    if (job["kind"], str(job["api_version"]).partition("/")[0]) == ("Job", "batch"):
+        return f"{CONSOLE}/job/{location}/{cluster}/{namespace}/{name}/details?project={project}"
+    views = f'("savedViews":("c":["gke/{location}/{cluster}"],"n":["{namespace}"]))'
+    return f"{CONSOLE}/workload/overview?project={project}&pageState={quote(views, safe='')}"
