@@ -156,9 +156,7 @@ class ManagerSecret:
 
 
 def _unread(error: ApiError) -> Exception:
-    from airflow_provider_multikueue.exceptions import MultiKueueError
-
-    return MultiKueueError(str(error)) if error.passing else configuration_error(str(error), "")
+    return ConnectionError(str(error)) if error.passing else configuration_error(str(error), "")
 
 
 def _by_secrets(config: FleetConfig, manager: Cluster, clusters: list[Object]) -> dict[str, Found]:

@@ -98,7 +98,7 @@ async def _cluster(fleet: Fleet, name: str, namespace: str) -> Json:
             entry["credentials"] = await _credentials(entry, source)
             await _kueue(entry, cluster)
             entry["rights"] = await _rights(entry, cluster, namespace)
-    except (ApiError, MultiKueueError) as error:
+    except (ApiError, MultiKueueError, ConnectionError) as error:
         _find(entry, "error", str(error))
     except TimeoutError:
         _find(entry, "error", f"Cluster {name} did not answer everything within {PATIENCE:.0f} s.")

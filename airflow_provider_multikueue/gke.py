@@ -173,7 +173,7 @@ def _plain_client(address: str) -> Any:
 
 @contextmanager
 def _google(what: str, permission: str) -> Iterator[None]:
-    """Turn what Google's libraries raise into our errors: final where asking again can't help."""
+    """Turn what Google's libraries raise into a FleetConfigurationError, or a ConnectionError where that may pass."""
     from google.api_core import exceptions as api
     from google.auth import exceptions as auth
 
@@ -210,9 +210,7 @@ def _google(what: str, permission: str) -> Iterator[None]:
 
 
 def _passing(what: str, error: Exception) -> Exception:
-    from airflow_provider_multikueue.exceptions import MultiKueueError
-
-    return MultiKueueError(f"Google did not answer for {what}: {_first(error)}. Try again when it is reachable.")
+    return ConnectionError(f"Google did not answer for {what}: {_first(error)}")
 
 
 def _first(error: Exception) -> str:

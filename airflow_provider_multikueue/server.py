@@ -6,6 +6,7 @@ The ground that `airflow_provider_multikueue.client.Cluster` stands on; nothing 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any, Self
 from urllib.parse import quote
@@ -62,9 +63,14 @@ class Server:
 
     @classmethod
     async def connect(cls, name: str, source: Source) -> Self:
-        """Return the cluster that ``source`` leads to, its credentials loaded; nothing is sent to it yet."""
+        """Return the cluster that ``source`` leads to, its credentials loaded; nothing is sent to it yet.
+
+        Where who gives the credentials does not answer now, the first request meets that, as it would meet the
+        cluster's own silence.
+        """
         cluster = cls(name, source)
-        await cluster._transport.access()
+        with contextlib.suppress(ConnectionError):
+            await cluster._transport.access()
         return cluster
 
     async def close(self) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from airflow_provider_multikueue import gke, transport
 from airflow_provider_multikueue.airflow_connections import resolve_connections
-from airflow_provider_multikueue.client import JOBS
+from airflow_provider_multikueue.client import JOBS, ApiError
 from airflow_provider_multikueue.connection import FleetConfig
-from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
+from airflow_provider_multikueue.exceptions import FleetConfigurationError
 from airflow_provider_multikueue.fleet import open_fleet, source_of
 from airflow_provider_multikueue.google_account import GoogleAccount, google_account
 from airflow_provider_multikueue.sandbox.pki import Authority
@@ -154,14 +154,13 @@ def test_an_account_hides_its_key(google):
     [
         (grpc.StatusCode.PERMISSION_DENIED, FleetConfigurationError, "container.clusters.get"),
         (grpc.StatusCode.NOT_FOUND, FleetConfigurationError, "does not exist"),
-        (grpc.StatusCode.INTERNAL, MultiKueueError, "did not answer"),
+        (grpc.StatusCode.INTERNAL, ConnectionError, "did not answer"),
     ],
 )
 def test_a_refusal_is_final_where_asking_again_cannot_help(google, code, error, words):
     google.refusal = (code, "No.")
     with pytest.raises(error, match=words) as raised:
         load()
-    assert isinstance(raised.value, FleetConfigurationError) == (error is FleetConfigurationError)
     assert NAME in str(raised.value)
 
 
@@ -169,6 +168,14 @@ def test_a_revoked_key_is_said(google):
     google.add(NAME, "34.1.1.1")
     google.token_status = 400
     with pytest.raises(FleetConfigurationError, match="gave no token"):
+        load()
+
+
+def test_no_credentials_at_all_is_said_with_what_to_do(google, monkeypatch, tmp_path):
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    with pytest.raises(FleetConfigurationError, match="workload identity"):
         load()
 
 
@@ -228,3 +235,17 @@ async def test_a_fleet_by_resource_names_outlives_its_tokens(google, server, mon
         assert await worker.get(JOBS, "train", "default")
         assert await asyncio.gather(*(worker.get(JOBS, "train", "default") for _ in range(5)))
     assert set(google.calls) == {f"get {NAME}"}
+
+
+async def test_an_outage_of_google_is_a_passing_trouble_of_the_cluster(google, server, monkeypatch):
+    monkeypatch.setattr(transport, "RENEWAL_PAUSE", 0.0)
+    api, ca = server
+    api.on("POST", PATH.removesuffix("/train"), obj("train"))
+    google.add(NAME, api.url.removeprefix("https://"), ca)
+    google.refusal = (grpc.StatusCode.INTERNAL, "Later.")
+    async with open_fleet(FleetConfig.from_extra({"manager_gke_cluster": NAME}, conn_id="x")) as fleet:
+        with pytest.raises(ApiError, match="Google did not answer") as error:
+            await fleet.manager.create(JOBS, {}, "default")
+        assert error.value.passing
+        google.refusal = None
+        assert await fleet.manager.create(JOBS, {}, "default")
