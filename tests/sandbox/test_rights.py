@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,3 +141,38 @@ async def test_without_a_right_the_job_fails_or_goes_on_with_a_line_that_names_i
         assert missing(log, right), log
     if right.resource == "nodes":
         assert report["placement"]["zones"] == []
+
+
+@pytest.mark.parametrize("heal", [True, False], ids=["may", "may-not"])
+async def test_mending_is_a_right_of_its_own_and_without_it_the_log_explains(accounts, heal):
+    accounts.heal = heal
+    await accounts.make()
+    (right,) = rights_of("worker-heal")
+    accounts.sandbox.capacity(mode="fail", text="out of stock")
+    lines = Lines()
+    config = FleetConfig.from_extra(accounts.extra(), conn_id="rights")
+    who = Identity(deployment="rights", dag_id="d", run_id=uuid.uuid4().hex, task_id="t", map_index=-1)
+    try:
+        async with open_fleet(config) as fleet:
+            lifetime = Lifetime(kind="detached", deadline=None)
+            request = hooks.prepare(
+                manifest("true"), fleet=fleet, config=config, sink=lines, identity=who, lifetime=lifetime
+            )
+            part = job_part((await submit(fleet, request, lines)).job)
+            following = asyncio.create_task(follow(nullcontext((fleet, config)), part, Orders(), lines))
+            await until(lambda: "ask again" in lines.text)
+            accounts.sandbox.capacity(mode="grant")
+            if heal:
+                assert (await following).report["phase"] == "SUCCEEDED"
+            else:
+                following.cancel()
+            await delete_job(fleet, part, lines)
+    finally:
+        accounts.sandbox.capacity()
+    assert missing(lines.text, right) is not heal, lines.text
+
+
+async def until(true: Callable[[], bool], seconds: float = 90.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not true():  # noqa: ASYNC110 - a log has no event
+            await asyncio.sleep(0.1)
