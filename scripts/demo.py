@@ -19,13 +19,14 @@ from pathlib import Path
 
 from airflow_provider_multikueue.sandbox.airflow import RUN_ENDS, LocalAirflow
 from airflow_provider_multikueue.sandbox.airflow_rest import AirflowApiError, LogRecord
+from airflow_provider_multikueue.sandbox.airflow_runs import DagImportError, poll
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from airflow_provider_multikueue.sandbox.paths import SandboxError
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "example_dags"
 DAG = "train_anywhere"
 FLEET = "demo"
-RUN_SECONDS = 100.0
+RUN_SECONDS = 300.0
 
 PODS, EPOCHS = 3, 5
 TRAINING = f"""
@@ -74,38 +75,40 @@ def running_fleet() -> Sandbox | None:
 def script_capacity(sandbox: Sandbox) -> None:
     """Let one region be quick, one slow, and one without capacity."""
     quick, slow, *others = sandbox.regions
-    sandbox.capacity(quick, mode="grant", after=4)
+    sandbox.capacity(quick, mode="grant", after=8)
     sandbox.capacity(slow, mode="grant", after=30)
     for region in others:
         sandbox.capacity(region, mode="starve")
-    say(f"GPUs: {quick} has some in 4 s, {slow} in 30 s, {', '.join(others) or 'no other'} none")
+    say(f"GPUs: {quick} has some in 8 s, {slow} in 30 s, {', '.join(others) or 'no other'} none")
 
 
 async def follow(airflow: LocalAirflow, run: str) -> str:
     """Show the task's log as it grows, and each change of a task's state; return how the run ended."""
     states: dict[str, str | None] = {}
     shown: Counter[LogRecord] = Counter()
-    deadline = time.monotonic() + RUN_SECONDS
-    while True:
-        ended = (state := await airflow.run_state(DAG, run)) in RUN_ENDS
+
+    async def look() -> str:
+        state = await airflow.run_state(DAG, run)
         for instance in await airflow.task_instances(DAG, run):
             task, now = instance["task_id"], instance["state"]
             if now and states.get(task) != now:
                 states[task] = now
                 say(f"task {task} is {now}")
         await show_log(airflow, run, shown)
-        if ended:
-            return state
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"The run is still {state} after {RUN_SECONDS:g} s; its tasks: {states}")
-        await asyncio.sleep(0.5)
+        return state
+
+    return await poll(
+        look, lambda state: state in RUN_ENDS, within=RUN_SECONDS, what=f"the run of {DAG} to end", every=0.5
+    )
 
 
 async def show_log(airflow: LocalAirflow, run: str, shown: Counter[LogRecord]) -> None:
     try:
         records = await airflow.task_log(DAG, run, "train")
-    except AirflowApiError:
-        return  # the task has no log yet
+    except AirflowApiError as error:
+        if error.status != 404:  # else the task has no log yet
+            raise
+        return
     for record, count in Counter(records).items():
         if count > shown[record] and record.logger.startswith(("airflow_provider_multikueue", "airflow.task")):
             for line in record.event.split("\n"):
@@ -182,7 +185,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("Interrupted; all of it is stopped.", file=sys.stderr)
         return 130
-    except (DemoError, SandboxError, AirflowApiError, TimeoutError, KeyError) as error:
+    except (DemoError, DagImportError, SandboxError, AirflowApiError, TimeoutError, KeyError) as error:
         print(f"The demo failed: {error}", file=sys.stderr)
         return 1
     return 0

@@ -46,7 +46,7 @@ __all__ = ["RUN_ENDS", "TASK_ENDS", "LocalAirflow"]
 
 T = TypeVar("T")
 
-START_SECONDS = 180.0
+START_SECONDS = 300.0
 
 
 class LocalAirflow(DagRuns):
@@ -167,7 +167,7 @@ class LocalAirflow(DagRuns):
                     )
             try:
                 health = await self.api.health()
-            except AirflowApiError as error:
+            except AirflowApiError as error:  # also a refusal: it may not have all its parts yet
                 return [str(error)]
             return [name for name in self.components if not self._reported(name, health)]
 

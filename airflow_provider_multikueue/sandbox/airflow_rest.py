@@ -21,7 +21,7 @@ _TEXT_RECORD = re.compile(
 
 
 class AirflowApiError(Exception):
-    """The REST API refused a request; ``status`` is the HTTP status."""
+    """The REST API refused a request; ``status`` is the HTTP status, or 0 when there was no answer."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -54,7 +54,7 @@ def parse_text_log(text: str) -> list[LogRecord]:
 
 
 class AirflowApi:
-    """One user's session at one Airflow. Its methods raise `AirflowApiError`, or aiohttp's when nobody answers."""
+    """One user's session at one Airflow. Its methods raise `AirflowApiError`."""
 
     def __init__(self, url: str, *, major: int, username: str, password: str) -> None:
         self.url = url
@@ -138,13 +138,17 @@ class AirflowApi:
         login: bool = True,
     ) -> str:
         headers = {"Accept": accept, **(await self._login() if login else {})}
-        async with self._open().request(
-            method, self.url + path, params=dict(query or {}), json=body, headers=headers
-        ) as response:
-            text = await response.text(errors="replace")
-            if response.status >= 400:
-                raise AirflowApiError(response.status, f"{method} {path}: {response.status} {text[:1000]}")
-            return text
+        try:
+            async with self._open().request(
+                method, self.url + path, params=dict(query or {}), json=body, headers=headers
+            ) as response:
+                status, text = response.status, await response.text(errors="replace")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            reason = str(error) or f"nothing within {_TIMEOUT.total:g} s"
+            raise AirflowApiError(0, f"{method} {self.url}{path} was not answered: {reason}") from error
+        if status >= 400:
+            raise AirflowApiError(status, f"{method} {path}: {status} {text[:1000]}")
+        return text
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

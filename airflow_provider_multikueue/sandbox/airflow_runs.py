@@ -9,17 +9,20 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-import aiohttp
-
 from airflow_provider_multikueue.sandbox.airflow_rest import AirflowApi, AirflowApiError, LogRecord
 
-__all__ = ["RUN_ENDS", "TASK_ENDS", "DagRuns"]
+__all__ = ["RUN_ENDS", "TASK_ENDS", "DagImportError", "DagRuns", "poll"]
 
 T = TypeVar("T")
 
 RUN_ENDS = frozenset({"success", "failed"})
 TASK_ENDS = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 PARSE_SECONDS = 90.0
+BROKEN_SECONDS = 8.0
+
+
+class DagImportError(Exception):
+    """A DAG is not there, and files that may have it cannot be imported; the text has their traces."""
 
 
 class DagRuns(ABC):
@@ -37,21 +40,29 @@ class DagRuns(ABC):
 
     async def wait_dag(self, dag_id: str, *, within: float = PARSE_SECONDS) -> None:
         """Wait until the DAG can be run; raises with the import errors that there are instead."""
+        failing_since: float | None = None
 
-        async def known() -> bool:
-            try:
-                dag = await self.api.get(f"/dags/{quote(dag_id)}")
-            except AirflowApiError as error:
-                if error.status != 404:
-                    raise
-                return False
-            return bool(dag.get("is_active", not dag.get("is_stale", False)))
-
-        try:
-            await poll(known, bool, within=within, what=f"DAG {dag_id} to be parsed")
-        except TimeoutError as error:
+        async def known_or_broken() -> bool:
+            nonlocal failing_since
+            if await self._is_known(dag_id):
+                return True
+            # A file that is being written fails for a moment; one that goes on failing will not get better.
             errors = await self.import_errors()
-            raise TimeoutError("\n".join([str(error), *errors.values()])) from error
+            failing_since = (failing_since or time.monotonic()) if errors else None
+            if failing_since is not None and time.monotonic() - failing_since > BROKEN_SECONDS:
+                raise DagImportError("\n".join(f"{name}:\n{trace}" for name, trace in errors.items()))
+            return False
+
+        await poll(known_or_broken, bool, within=within, what=f"DAG {dag_id} to be parsed", every=0.5)
+
+    async def _is_known(self, dag_id: str) -> bool:
+        try:
+            dag = await self.api.get(f"/dags/{quote(dag_id)}")
+        except AirflowApiError as error:
+            if error.status != 404:
+                raise
+            return False
+        return bool(dag.get("is_active", not dag.get("is_stale", False)))
 
     async def import_errors(self) -> dict[str, str]:
         """Return the DAG files that could not be imported, and why."""
@@ -174,7 +185,9 @@ async def poll(
             if enough(seen):
                 return seen
             last = seen
-        except (aiohttp.ClientConnectionError, TimeoutError) as error:
+        except AirflowApiError as error:
+            if error.status != 0:
+                raise
             last = error
         await asyncio.sleep(every)
     raise TimeoutError(f"Waited {within:g} s for {what}; last seen: {last!r}.")
