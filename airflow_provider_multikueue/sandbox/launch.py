@@ -85,7 +85,8 @@ def forget(name: str) -> None:
         _empty(place)
         place.unlink()
     elif place.exists():
-        shutil.rmtree(place)
+        # Another `down` of the same sandbox may be at it.
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def _empty(folder: Path) -> None:
