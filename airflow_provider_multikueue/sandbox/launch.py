@@ -86,7 +86,7 @@ def forget(name: str) -> None:
         place.unlink()
     elif place.exists():
         # Another `down` of the same sandbox may be at it.
-    shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _empty(folder: Path) -> None:
