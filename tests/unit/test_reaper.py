@@ -214,3 +214,12 @@ async def test_a_manager_that_lets_nothing_be_read_is_an_error(world: World):
         world.manager.on("GET", f"/apis/{group}", status(401, "who are you", reason="Unauthorized"))
     with pytest.raises(ApiError):
         await world.sweep()
+
+
+async def test_a_job_that_is_a_pod_is_found_and_deleted(world: World):
+    world.manager.on("GET", "/api", {"versions": ["v1"]})
+    world.manager.on("GET", "/api/v1", {"resources": [{"name": "pods", "namespaced": True}]})
+    world.manager.on("GET", "/api/v1/pods", listed(job("over")))
+    world.manager.on("DELETE", "/api/v1/namespaces/default/pods/over", {})
+    world.tasks(row("over", "failed"))
+    assert (await world.sweep())["over"][0] == "deleted"
