@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
-import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.client import ApiError, Cluster, Resource
+from airflow_provider_multikueue.credential_report import credential_report
 from airflow_provider_multikueue.exceptions import MultiKueueError
 from airflow_provider_multikueue.fleet import MANAGER, Fleet, open_fleet, source_of
 from airflow_provider_multikueue.kueue_versions import Version, known_problems, version_of_image, version_of_schema
@@ -21,7 +20,6 @@ from airflow_provider_multikueue.rights import Right, rights_of
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.connection import FleetConfig
-    from airflow_provider_multikueue.credentials import Access, Source
 
 __all__ = ["examine"]
 
@@ -95,7 +93,9 @@ async def _cluster(fleet: Fleet, name: str, namespace: str) -> Json:
             entry["server"] = cluster.server
             entry["kubernetes"] = str((await cluster.version()).get("gitVersion"))
             entry["reached"] = True
-            entry["credentials"] = await _credentials(entry, source)
+            entry["credentials"], warnings = await asyncio.to_thread(credential_report, source)
+            for warning in warnings:
+                _find(entry, "warning", warning)
             await _kueue(entry, cluster)
             entry["rights"] = await _rights(entry, cluster, namespace)
     except (ApiError, MultiKueueError, ConnectionError) as error:
@@ -103,38 +103,6 @@ async def _cluster(fleet: Fleet, name: str, namespace: str) -> Json:
     except TimeoutError:
         _find(entry, "error", f"Cluster {name} did not answer everything within {PATIENCE:.0f} s.")
     return entry
-
-
-# -- credentials
-
-
-async def _credentials(entry: Json, source: Source) -> Json:
-    """Return where the credentials come from, when they end, and how they are renewed."""
-    begun = time.time()
-    access = await asyncio.to_thread(source.load)
-    if access.tls is not None and access.tls.verify_mode is ssl.CERT_NONE:
-        _find(entry, "warning", "TLS is not verified: whoever is in between can read the token.")
-    lasts = None if access.expires is None else round(access.expires - begun)
-    return {
-        "source": source.describe(),
-        "expires_in_seconds": lasts,
-        "renewal": _renewal(access, begun),
-        "proxy": _bare(access.proxy),
-    }
-
-
-def _renewal(access: Access, now: float) -> str:
-    if access.renew_at is None:
-        return "read anew after a 401; no end is known"
-    return f"read anew {max(0, round(access.renew_at - now))} s after they were loaded, and after a 401"
-
-
-def _bare(proxy: str | None) -> str | None:
-    """Return the proxy's address without what it may hold of a password."""
-    if proxy is None:
-        return None
-    scheme, _, rest = proxy.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
 # -- Kueue

@@ -109,6 +109,6 @@ def _cluster(cluster: dict[str, Any]) -> Iterator[str]:
 def _credentials(credentials: dict[str, Any]) -> Iterator[str]:
     seconds = credentials["expires_in_seconds"]
     end = f"end in {seconds} s, " if seconds is not None else ""
-    yield f"  credentials: {credentials['source']}; {end}{credentials['renewal']}"
+    yield f"  credentials: {credentials['source']}; {credentials['sort']}, {end}{credentials['renewal']}"
     if credentials["proxy"]:
         yield f"  through the proxy {credentials['proxy']}"

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sandbox
 
 @pytest.fixture
 async def accounts(fleet: Sandbox, multikueue_namespace: str, tmp_path: Path) -> AsyncIterator[Accounts]:
-    made = Accounts(fleet, multikueue_namespace, tmp_path)
+    made = Accounts(fleet, multikueue_namespace, tmp_path, lifetime=2 * 86400)
     await made.make()
     yield made
     await made.remove()
@@ -70,6 +70,15 @@ async def test_a_missing_right_is_named_with_what_is_lost(accounts, plural, role
         report = await found(accounts.extra())
     assert report["healthy"] is (level != "error")
     assert any(right.shown in text and right.without in text for text in texts(report, level))
+
+
+async def test_a_token_that_ends_before_a_long_job_does_is_a_warning(accounts):
+    accounts.lifetime = 3600
+    await accounts.make()
+    report = await found(accounts.extra())
+    assert report["healthy"]
+    assert all("nothing renews it" in text for text in texts(report, "warning"))
+    assert len(texts(report, "warning")) == len(report["clusters"])
 
 
 async def test_a_worker_that_does_not_answer_or_is_unknown_to_the_manager_is_an_error(accounts, tmp_path):
