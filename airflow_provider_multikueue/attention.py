@@ -72,6 +72,7 @@ class Attention:
     _workloads: Subscription | None = None
     _copies: dict[str, Copies] = field(default_factory=dict)
     _refused: set[str] = field(default_factory=set)
+    _said: set[str] = field(default_factory=set)
     _told: set[str] = field(default_factory=set)
 
     @property
@@ -91,7 +92,7 @@ class Attention:
 
     async def start(self) -> None:
         """Watch the manager, and return when it was seen once or is known not to answer."""
-        jobs, workloads = await self.persist(self._manager_watches)
+        jobs, workloads = await self._manager_watches()
         self._jobs = jobs.subscribe(self.name, self.changed.set)
         self._workloads = workloads.subscribe(str(self.part["uid"]), self.changed.set)
         for subscription in (self._jobs, self._workloads):
@@ -194,10 +195,15 @@ class Attention:
         )
 
     async def _attend(self, name: str) -> Copies | None:
+        from airflow_provider_multikueue.client import ApiError
+
         if name in self._refused or self.workload is None:
             return None
         try:
             cluster = await self.fleet.worker(name)
+        except ApiError as error:
+            self._say_once(f"worker {name} can't be reached for now: {error}")
+            return None
         except MultiKueueError as error:
             self._refuse(name, str(error))
             return None
@@ -220,7 +226,12 @@ class Attention:
 
     def _refuse(self, name: str, why: str) -> None:
         self._refused.add(name)
-        self.sink.record(logging.WARNING, why)
+        self._say_once(why)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.sink.record(logging.WARNING, text)
 
     async def _attend_pods(self, name: str, copies: Copies) -> None:
         cluster = await self.fleet.worker(name)
@@ -228,15 +239,13 @@ class Attention:
             return
         pods = await self.fleet.watch_pods(cluster, self.namespace)
         copies.pods = pods.subscribe(self.name, self.changed.set)
-        resource = await cluster.resource(self.kind.group, self.kind.plural)
-        jobs = await self.fleet.watch_jobs(cluster, self.namespace, resource)
+        jobs = await self.fleet.watch_jobs(cluster, self.namespace, (self.kind.group, self.kind.plural))
         copies.job = jobs.subscribe(self.name, self.changed.set)
 
     async def _manager_watches(self) -> tuple[SharedWatch, SharedWatch]:
         manager = self.fleet.manager
-        resource = await manager.resource(self.kind.group, self.kind.plural)
         return (
-            await self.fleet.watch_jobs(manager, self.namespace, resource),
+            await self.fleet.watch_jobs(manager, self.namespace, (self.kind.group, self.kind.plural)),
             await self.fleet.watch_workloads(manager, self.namespace),
         )
 

@@ -188,8 +188,10 @@ class Fleet:
 
     # -- shared watches
 
-    async def watch_jobs(self, cluster: Cluster | str, namespace: str | None, resource: Resource = JOBS) -> SharedWatch:
-        """Return the watch of jobs of one kind, by name."""
+    async def watch_jobs(
+        self, cluster: Cluster | str, namespace: str | None, resource: Resource | tuple[str, str] = JOBS
+    ) -> SharedWatch:
+        """Return the watch of jobs of one kind (a resource, or its group and plural), by name."""
         return self._watch(cluster, namespace, resource, trim.job_keys, trim.trim_job)
 
     async def watch_workloads(self, cluster: Cluster | str, namespace: str | None) -> SharedWatch:
