@@ -116,6 +116,16 @@ async def show_log(airflow: LocalAirflow, run: str, shown: Counter[LogRecord]) -
         shown[record] = count
 
 
+async def show_failure(airflow: LocalAirflow, run: str) -> None:
+    for instance in await airflow.task_instances(DAG, run):
+        if instance["state"] == "failed":
+            say(f"All of the log of task {instance['task_id']}:")
+            print(await airflow.task_text(DAG, run, instance["task_id"]))
+    for name, component in airflow.components.items():
+        say(f"The end of the log of Airflow's {name}:")
+        print(component.tail())
+
+
 async def show_results(airflow: LocalAirflow, run: str) -> None:
     report = await airflow.xcom(DAG, run, "train")
     say("What the next task received:")
@@ -147,6 +157,7 @@ async def run_example(airflow: LocalAirflow) -> None:
     say(f"Started {DAG}: {airflow.url}/dags/{DAG}/runs/{run}")
     state = await follow(airflow, run)
     if state != "success":
+        await show_failure(airflow, run)
         raise DemoError(f"The run ended as {state}.")
     await show_results(airflow, run)
     await check_results(airflow, run)

@@ -22,6 +22,9 @@ HOME_MARK = "MULTIKUEUE_LOCAL_AIRFLOW"
 
 WORKERS = 8
 
+PATIENCE = 90
+"""Seconds for what takes one: a busy machine, with a fleet beside the Airflow, must not make tasks fail."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -103,6 +106,7 @@ def _variable(option: str) -> str:
 
 def _common(layout: Layout) -> dict[str, Any]:
     return {
+        "core.dagbag_import_timeout": PATIENCE,
         "core.dags_folder": layout.dags,
         "core.dags_are_paused_at_creation": False,
         "core.executor": "LocalExecutor",
@@ -133,10 +137,12 @@ def _airflow_3(layout: Layout) -> dict[str, Any]:
         "core.simple_auth_manager_passwords_file": layout.passwords,
         "core.simple_auth_manager_users": f"{layout.username}:admin",
         "dag_processor.bundle_refresh_check_interval": 1,
+        "dag_processor.dag_file_processor_timeout": 2 * PATIENCE,
         "dag_processor.parsing_processes": 1,
         # New and changed files are seen by the scan of the folder; unchanged ones need no second look.
         "dag_processor.min_file_process_interval": 120,
         "dag_processor.refresh_interval": 2,
+        "workers.execution_api_timeout": PATIENCE,
     }
 
 
@@ -144,6 +150,7 @@ def _airflow_2(layout: Layout) -> dict[str, Any]:
     return {
         "api.auth_backends": "airflow.providers.fab.auth_manager.api.auth.backend.basic_auth,"
         "airflow.api.auth.backend.session",
+        "core.dag_file_processor_timeout": 2 * PATIENCE,
         "core.internal_api_secret_key": secrets.token_urlsafe(32),
         "database.load_default_connections": False,
         "scheduler.dag_dir_list_interval": 2,
