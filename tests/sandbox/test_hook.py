@@ -51,7 +51,10 @@ def test_a_job_is_submitted_once_and_waited_for(
 
 
 def test_the_connection_is_tested_cluster_by_cluster(hook: MultiKueueHook) -> None:
-    ok, text = hook.test_connection()
-    assert ok, text
+    answers = [hook.test_connection()]
+    while not answers[-1][0] and len(answers) < 3:  # a cluster may have been made to restart a moment ago
+        answers.append(hook.test_connection())
+    ok, text = answers[-1]
+    assert ok, answers
     for worker in ("manager", "multikueue-dws-worker-eu", "multikueue-dws-worker-us", "multikueue-dws-worker-asia"):
         assert worker in text
