@@ -14,7 +14,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_multikueue._compat import TaskInstanceKeys, push_xcom
+from airflow_provider_multikueue._compat import TaskInstanceKeys, push_xcom, task_state
 
 __all__ = ["PushQueue", "shared_pushes"]
 
@@ -32,6 +32,15 @@ class PushQueue:
 
     _waiting: dict[Key, tuple[TaskInstanceKeys, Any]] = field(default_factory=dict)
     _writer: asyncio.Task[None] | None = None
+    _preparing: asyncio.Task[None] | None = None
+
+    def prepare(self, ti: TaskInstanceKeys) -> None:
+        """Let the supervisor get ready for the first write, once a process.
+
+        Its first answer takes it seconds in which it shows no log: better while a job waits than while its pods print.
+        """
+        if self._preparing is None:
+            self._preparing = asyncio.get_running_loop().create_task(_ask(ti), context=contextvars.Context())
 
     def put(self, ti: TaskInstanceKeys, key: str, value: Any) -> None:
         """Write ``value`` when it is this key's turn; a value still waiting is replaced."""
@@ -64,6 +73,13 @@ _queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PushQueue] = weakr
 def shared_pushes() -> PushQueue:
     """Return the queue of the running event loop."""
     return _queues.setdefault(asyncio.get_running_loop(), PushQueue())
+
+
+async def _ask(ti: TaskInstanceKeys) -> None:
+    try:
+        await task_state(ti)
+    except Exception:
+        log.debug("the supervisor did not answer", exc_info=True)
 
 
 def _key(ti: TaskInstanceKeys, key: str) -> Key:
