@@ -162,6 +162,8 @@ class Following:
         """Return the workers to watch; all of them when none is asked, since one that hangs holds up all the others."""
         if seen.cluster:
             return (*seen.asked, seen.cluster)
+        if seen.admitted is not None:
+            return self.fleet.worker_names  # admitted, and the manager does not say where
         idle = seen.phase is Phase.PLACING and not seen.asked and self.clock() - self._seen_at > UNASKED_SECONDS
         return self.fleet.worker_names if idle else seen.asked
 

@@ -144,7 +144,20 @@ def build_job(
         {IDENTITY: identity.to_json(), OWNER: owner.to_json(), MANIFEST: digest, LIFETIME: lifetime.to_json()}
     )
     _label_pods(job, kind, shared)
+    if kind.templates and not any(_requests(template) for _, template in pod_templates(kind, job)):
+        notes.append(
+            "No container requests a resource. Kueue then assigns no flavor and asks for no capacity, and the manager does "
+            "not follow the job to its end: set resources.requests, at least for cpu."
+        )
     return job, notes
+
+
+def _requests(template: Mapping[str, Any]) -> bool:
+    """Whether a container of the template requests or limits a resource."""
+    spec = template.get("spec") or {}
+    containers = [c for group in ("containers", "initContainers") for c in spec.get(group) or () if isinstance(c, dict)]
+    resources = (container.get("resources") or {} for container in containers)
+    return any(each.get("requests") or each.get("limits") for each in resources)
 
 
 def hold(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def _ending(result: Outcome, source: str = "manager") -> Ending:
 # -- the table
 
 
-def _worker_ended(view: View, _seen: Observation) -> Ending | None:
+def _worker_ended(view: View, seen: Observation) -> Ending | None:
     """Believe the worker: a manager that has missed its end for ten seconds may never follow.
 
     A manager that cannot be reached may have followed; then its word is waited for.
@@ -65,7 +65,7 @@ def _worker_ended(view: View, _seen: Observation) -> Ending | None:
         return None
     for worker in _ended_workers(view):
         result = outcome(view.kind, worker.job)
-        chosen = text_at(view.workload, "status", "clusterName") == worker.cluster
+        chosen = (text_at(view.workload, "status", "clusterName") or seen.cluster) == worker.cluster
         if result is None or not (chosen or result.succeeded):
             continue  # a copy that the manager gave up may fail; the one that it chose goes on
         if _ended_for(view, worker, result) > FOLLOW_GRACE or (view.job is None and result.succeeded):

@@ -27,7 +27,7 @@ spec:
   ttlSecondsAfterFinished: 3600
   template:
     spec:
-      containers: [{name: main, image: img}]
+      containers: [{name: main, image: img, resources: {requests: {cpu: 100m}}}]
 """
 
 
@@ -299,3 +299,9 @@ def test_a_held_job_is_outside_its_queue_until_it_is_released() -> None:
 def test_a_kind_that_cannot_be_suspended_is_not_held() -> None:
     job, _ = built_of({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": []}})
     assert jobs.hold(job) == job
+
+
+def test_a_job_that_requests_nothing_is_told_what_comes_of_it() -> None:
+    _, notes = built("requests: {cpu: 100m}", "requests: {}")
+    (note,) = notes
+    assert "requests a resource" in note
