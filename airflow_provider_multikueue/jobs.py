@@ -146,8 +146,8 @@ def build_job(
     _label_pods(job, kind, shared)
     if kind.templates and not any(_requests(template) for _, template in pod_templates(kind, job)):
         notes.append(
-            "No container requests a resource. Kueue then assigns no flavor and asks for no capacity, and the manager does "
-            "not follow the job to its end: set resources.requests, at least for cpu."
+            "No container requests a resource. Kueue then assigns no flavor and asks for no capacity, and the manager "
+            "does not follow the job to its end: set resources.requests, at least for cpu."
         )
     return job, notes
 
