@@ -73,6 +73,19 @@ class Watcher:
         """Return the pods in a region whose names begin so."""
         return self.objects(f"worker-{region}", PODS, name)
 
+    def annotate(self, name: str, key: str, value: str) -> None:
+        """Set an annotation of the one job on the manager whose name begins so."""
+        (found,) = self.jobs(name)
+
+        async def patch() -> None:
+            async with await Cluster.from_kubeconfig(
+                MANAGER, path=str(self.fleet.kubeconfig), context=MANAGER
+            ) as cluster:
+                body = {"metadata": {"annotations": {key: value}}}
+                await cluster.patch(JOBS, found["metadata"]["name"], body, found["metadata"]["namespace"])
+
+        asyncio.run(patch())
+
     def output(self, region: str, name: str) -> dict[str, bytes]:
         """Return what the containers of a job wrote, by pod: the fleet's own copy."""
         folders = self.fleet.folder.glob(f"**/kept-logs/default/{name}*")
