@@ -85,17 +85,20 @@ class MultiKueueJobTrigger(BaseTrigger):
     async def _follow(self) -> Outcome:
         from airflow_provider_multikueue.emit import shared_emitter
         from airflow_provider_multikueue.hooks import MultiKueueHook
+        from airflow_provider_multikueue.links import PlacementPush
         from airflow_provider_multikueue.pushes import shared_pushes
 
         pushes, ti = shared_pushes(), self._ti
+        push = PlacementPush(self.job, lambda key, value: pushes.put(ti, key, value))
+        pushes.prepare(ti)
         async with shared_emitter().sink(self.log) as sink:
             try:
                 return await follow(
-                    MultiKueueHook(self.multikueue_conn_id).open(),
+                    push.open(MultiKueueHook(self.multikueue_conn_id).open()),
                     self.job,
                     Orders.from_json(self.orders),
                     sink,
-                    on_placement=lambda placement: pushes.put(ti, "placement", placement),
+                    on_placement=push.place,
                     on_cancel=lambda following: uninterrupted(following.hand_over()),
                 )
             finally:
