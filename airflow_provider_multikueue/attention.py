@@ -29,6 +29,8 @@ Object = dict[str, Any]
 
 RETRY_SECONDS = 5.0
 REFUSED = (401, 403)
+REGION_SECONDS = 2.0
+"""How long a worker's nodes may take to tell its region before it is watched without."""
 
 
 @dataclass(slots=True)
@@ -215,6 +217,7 @@ class Attention:
                 f'"context": ..., "region": ...}}}}',
             )
             return None
+        await self.fleet.await_region(name, REGION_SECONDS)
         copy = str(self.workload["metadata"]["name"])
         workloads = await self.fleet.watch_workloads(cluster, self.namespace)
         provisioning = await self.fleet.watch_provisioning(cluster, self.namespace)

@@ -98,7 +98,7 @@ class Fleet:
         self._found: dict[str, Found] = {}
         self._looked: float | None = None
         self._learned: dict[str, str | None] = {}
-        self._learning: list[asyncio.Task[None]] = []
+        self._learning: dict[str, asyncio.Task[None]] = {}
         self._workers: dict[str, Cluster] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._watches: dict[tuple[str, Resource | tuple[str, str], str | None], SharedWatch] = {}
@@ -126,7 +126,7 @@ class Fleet:
                 self._workers[name] = cluster = await Cluster.connect(name, source)
                 if self.region(name) is None:
                     # Behind its back, since a worker that does not answer must hold nobody up.
-                    self._learning.append(_spawn(self._learn_region(cluster), "region"))
+                    self._learning[name] = _spawn(self._learn_region(cluster), "region")
             return self._workers[name]
 
     async def source(self, name: str) -> Source | None:
@@ -163,7 +163,12 @@ class Fleet:
                 await self.worker(name)
 
         await asyncio.gather(*(connect(name) for name in self.worker_names if self.region(name) is None))
-        await asyncio.gather(*self._learning, return_exceptions=True)
+        await asyncio.gather(*self._learning.values(), return_exceptions=True)
+
+    async def await_region(self, name: str, seconds: float) -> None:
+        """Wait until the nodes of a worker were asked for a region that nobody stated, at most that long."""
+        if name in self._learning:
+            await asyncio.wait([self._learning[name]], timeout=seconds)
 
     async def _learn_region(self, cluster: Cluster) -> None:
         from airflow_provider_multikueue.discovery import region_of_nodes
@@ -249,7 +254,7 @@ class Fleet:
 
     async def close(self) -> None:
         """Stop all watches and close all connections."""
-        for task in self._learning:
+        for task in self._learning.values():
             task.cancel()
         await asyncio.gather(*(watch.close() for watch in tuple(self._watches.values())))
         await asyncio.gather(*(cluster.close() for cluster in (self.manager, *self._workers.values())))

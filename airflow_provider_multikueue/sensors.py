@@ -73,6 +73,9 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
             may_delete=False,
         )
         if self.deferrable:
+            known = self._waiting.run(lambda: self._follow(part, Orders(until="now", heal=False, may_delete=False)))
+            if self._is_over(known):
+                return self._conclude(context, known)
             self._defer(part, orders)
         return self._conclude(context, self._waiting.run(lambda: self._follow(part, orders, context["ti"].xcom_push)))
 
@@ -87,10 +90,12 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once (mode ``reschedule``)."""
         outcome = self._waiting.run(lambda: self._look(context))
-        report = self._conclude(context, outcome)
-        placed = report is not None and report["placement"] is not None
-        done = outcome.ended or (self.until == "admitted" and placed)
-        return PokeReturnValue(is_done=done, xcom_value=report)
+        return PokeReturnValue(is_done=self._is_over(outcome), xcom_value=self._conclude(context, outcome))
+
+    def _is_over(self, outcome: Outcome) -> bool:
+        """Whether one look has shown what is waited for: deferring for it would only be slower."""
+        placed = outcome.report is not None and outcome.report["placement"] is not None
+        return outcome.ended or (self.until == "admitted" and placed)
 
     def _conclude(self, context: Context, outcome: Outcome) -> dict[str, Any] | None:
         report, error = outcome.report, outcome.error
