@@ -210,12 +210,7 @@ class Attention:
             self._refuse(name, str(error))
             return None
         if cluster is None:
-            self._refuse(
-                name,
-                f"worker {name} is not among the connection's workers: its region is unknown and its logs can't be "
-                f'read. Add it to the connection\'s extra, as "workers": {{"{name}": {{"kube_config_path": ..., '
-                f'"context": ..., "region": ...}}}}',
-            )
+            self._refused.add(name)  # said when the job is placed there: that it is asked costs nothing
             return None
         await self.fleet.await_region(name, REGION_SECONDS)
         copy = str(self.workload["metadata"]["name"])

@@ -26,7 +26,7 @@ from airflow_provider_multikueue.exceptions import (
     MultiKueueError,
     ResultError,
 )
-from airflow_provider_multikueue.jobs import QUEUE_LABEL, release
+from airflow_provider_multikueue.jobs import QUEUE_LABEL, held_for, release
 from airflow_provider_multikueue.kinds import find_kind
 from airflow_provider_multikueue.names import CURSORS, DISPATCHES
 from airflow_provider_multikueue.notes import Notes
@@ -127,12 +127,15 @@ class Following:
 
     async def _release(self) -> None:
         """Put the job into its queue, now that nothing it does can be missed."""
-        patch = release(self._attention.job)
+        patch = release(self._attention.job, now=datetime.fromtimestamp(self.clock(), UTC))
         if patch is None or not self.orders.may_delete:
+            self.orders = self.orders.after_holding(held_for(self._attention.job))
             return
         attention = self._attention
         await attention.persist(lambda: self._patch(patch))
         self.sink.record(logging.INFO, f"Joined queue {patch['metadata']['labels'][QUEUE_LABEL]}.")
+        created = datetime.fromisoformat(str((self._attention.job or {})["metadata"]["creationTimestamp"]))
+        self.orders = self.orders.after_holding(datetime.fromtimestamp(self.clock(), UTC) - created)
         # Kueue makes the Workload within milliseconds: without it there would be nothing to tell but that.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(NOTICE_SECONDS):

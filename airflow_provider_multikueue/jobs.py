@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from airflow_provider_multikueue.exceptions import ManifestError
@@ -20,6 +20,7 @@ from airflow_provider_multikueue.names import (
     IDENTITY,
     IDENTITY_LABEL,
     JOB_LABEL,
+    JOINED,
     LIFETIME,
     MANIFEST,
     OWNER,
@@ -41,6 +42,7 @@ __all__ = [
     "IDENTITY",
     "IDENTITY_LABEL",
     "JOB_LABEL",
+    "JOINED",
     "LIFETIME",
     "MANIFEST",
     "MAX_RUN_DURATION",
@@ -56,6 +58,7 @@ __all__ = [
     "adopt_or_replace",
     "build_job",
     "generation_of",
+    "held_for",
     "hold",
     "identity_of",
     "identity_selector",
@@ -152,6 +155,16 @@ def build_job(
     return job, notes
 
 
+def held_for(job: Mapping[str, Any] | None) -> timedelta:
+    """Return how long the job existed before it joined its queue."""
+    metadata = (job or {}).get("metadata") or {}
+    try:
+        joined = datetime.fromisoformat((metadata.get("annotations") or {})[JOINED])
+        return max(joined - datetime.fromisoformat(metadata["creationTimestamp"]), timedelta())
+    except (KeyError, TypeError, ValueError):
+        return timedelta()
+
+
 def _requests(template: Mapping[str, Any]) -> bool:
     """Whether a container of the template requests or limits a resource."""
     spec = template.get("spec") or {}
@@ -175,7 +188,7 @@ def hold(job: Mapping[str, Any]) -> dict[str, Any]:
     return held
 
 
-def release(job: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def release(job: Mapping[str, Any] | None, *, now: datetime) -> dict[str, Any] | None:
     """Return the merge patch that puts a job that `hold` held into its queue; None if it is not held."""
     metadata = (job or {}).get("metadata") or {}
     queue = (metadata.get("annotations") or {}).get(HELD)
@@ -185,7 +198,7 @@ def release(job: Mapping[str, Any] | None) -> dict[str, Any] | None:
         "metadata": {
             "uid": metadata.get("uid"),
             "labels": {QUEUE_LABEL: str(queue)},
-            "annotations": {HELD: None},
+            "annotations": {HELD: None, JOINED: now.isoformat()},
         }
     }
 

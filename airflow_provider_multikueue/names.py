@@ -23,6 +23,7 @@ __all__ = [
     "IDENTITY",
     "IDENTITY_LABEL",
     "JOB_LABEL",
+    "JOINED",
     "LIFETIME",
     "MANIFEST",
     "OWNER",
@@ -47,6 +48,7 @@ LIFETIME: Final = f"{DOMAIN}/lifetime"
 REPORTED: Final = f"{DOMAIN}/reported"
 DISPATCHES: Final = f"{DOMAIN}/dispatches"
 CURSORS: Final = f"{DOMAIN}/cursors"
+JOINED: Final = f"{DOMAIN}/joined-queue"
 HELD: Final = f"{DOMAIN}/held-for-queue"
 
 _DIGEST: Final = 10  # base32 characters: 50 bits

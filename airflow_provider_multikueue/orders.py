@@ -9,7 +9,7 @@ The operators import this module with every DAG file, so what only a wait needs 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,6 +41,13 @@ class Orders:
         plain = asdict(self)
         defaults = {field.name: field.default for field in fields(self)}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items() if v != defaults[k]}
+
+    def after_holding(self, held: timedelta) -> Orders:
+        """Return the orders for a job that was kept out of its queue so long: that is no waiting for admission."""
+        if self.admission_deadline is None or held <= timedelta():
+            return self
+        later = datetime.fromisoformat(self.admission_deadline) + held
+        return replace(self, admission_deadline=later.isoformat())
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Orders:
@@ -107,7 +114,7 @@ def _past_deadline(seen: Observation, orders: Orders, tried: str, now: float) ->
         return None
     return JobDeadlineError(
         f"Job {seen.namespace}/{seen.name} did not end before the task's deadline {orders.deadline}. Last seen: "
-        f"{tried or seen.phase}. Raise the task's execution_timeout, or make the job shorter."
+        f"{(tried or seen.phase).rstrip('.')}. Raise the task's execution_timeout, or make the job shorter."
     )
 
 

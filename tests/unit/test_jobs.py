@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -289,11 +289,11 @@ def test_a_held_job_is_outside_its_queue_until_it_is_released() -> None:
     assert jobs.QUEUE_LABEL not in held["metadata"]["labels"]
     assert (held["spec"]["suspend"], held["spec"]["managedBy"]) == (True, "kueue.x-k8s.io/multikueue")
     assert jobs.adopt_or_replace(held, job) == "adopt"
-    patch = jobs.release(held)
+    patch = jobs.release(held, now=datetime(2026, 3, 1, tzinfo=UTC))
     assert patch is not None
     assert patch["metadata"]["labels"] == {jobs.QUEUE_LABEL: "dws-local-queue"}
-    assert jobs.release(job) is None
-    assert jobs.release(None) is None
+    assert jobs.release(job, now=datetime(2026, 3, 1, tzinfo=UTC)) is None
+    assert jobs.release(None, now=datetime(2026, 3, 1, tzinfo=UTC)) is None
 
 
 def test_a_kind_that_cannot_be_suspended_is_not_held() -> None:
@@ -305,3 +305,10 @@ def test_a_job_that_requests_nothing_is_told_what_comes_of_it() -> None:
     _, notes = built("requests: {cpu: 100m}", "requests: {}")
     (note,) = notes
     assert "requests a resource" in note
+
+
+def test_the_time_out_of_the_queue_is_known_from_the_job() -> None:
+    metadata = {"creationTimestamp": "2026-03-01T12:00:00Z", "annotations": {jobs.JOINED: "2026-03-01T12:00:03+00:00"}}
+    assert jobs.held_for({"metadata": metadata}) == timedelta(seconds=3)
+    assert jobs.held_for({"metadata": {"creationTimestamp": "2026-03-01T12:00:00Z"}}) == timedelta()
+    assert jobs.held_for(None) == timedelta()

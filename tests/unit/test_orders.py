@@ -129,3 +129,10 @@ def test_orders_survive_being_stored_and_store_only_what_was_asked() -> None:
 
 def test_orders_of_a_later_version_are_understood_as_far_as_they_are_known() -> None:
     assert Orders.from_json({"logs": "none", "new_in_2027": 1}) == Orders(logs="none")
+
+
+def test_time_out_of_the_queue_does_not_count_towards_admission() -> None:
+    orders = Orders(admission_deadline=iso(60), deadline=iso(600)).after_holding(timedelta(seconds=30))
+    assert judge(waiting(), orders, now=89) is None
+    assert judge(waiting(), orders, now=91) is not None
+    assert orders.deadline == iso(600)
