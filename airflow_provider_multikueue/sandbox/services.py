@@ -11,12 +11,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from airflow_provider_multikueue.sandbox.lifetime import die_with_parent
 
 __all__ = ["Program", "Service", "log_tail"]
 
 _RESTARTS_A_MINUTE = 5
+
+SETTLED: Final = 5.0
+"""Seconds for which a program that was started again must have run to be taken for one that stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,12 @@ class Service:
     def failed(self) -> bool:
         """Whether the program keeps ending by itself."""
         return self.state == "failed"
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the program has ended by itself and was started again only just now, or will be."""
+        again = len(self._starts) > 1 and time.monotonic() - self._starts[-1] < SETTLED
+        return self.state == "restarting" or (again and self.state == "running")
 
     async def start(self) -> None:
         """Start the program, if it doesn't run, and keep it running."""

@@ -75,7 +75,7 @@ class Supervisor:
             file.write(f"{time.time() - self._started:5.1f} s  {text}\n")
 
     async def _bring_up(self) -> None:
-        building = asyncio.create_task(self._bring.run())
+        building = asyncio.create_task(self._build())
         watching = asyncio.create_task(self._broken.wait())
         try:
             await asyncio.wait([building, watching], return_when=asyncio.FIRST_COMPLETED)
@@ -88,6 +88,12 @@ class Supervisor:
             await asyncio.wait([building, watching])
         self._phase = "up"
         self._tell()
+
+    async def _build(self) -> None:
+        """Build the fleet, and give a component that has ended by itself the time to fail for good, or to stay."""
+        await self._bring.run()
+        while any(service.unsettled for service in self._services.values()):  # noqa: ASYNC110 - time alone settles it
+            await asyncio.sleep(0.2)
 
     async def _handle(self, operation: str, arguments: dict[str, Any]) -> Any:
         match operation:

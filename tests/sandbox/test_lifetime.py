@@ -131,4 +131,4 @@ def test_a_component_that_cannot_start_is_named_with_its_last_words(
         pass
     assert f"{REGION}-scheduler ended" in str(failure.value) or "manager-scheduler ended" in str(failure.value)
     assert "no timetable today" in str(failure.value)
-    assert processes(root / "fleets" / "broken") == []
+    assert eventually(lambda: processes(root / "fleets" / "broken") == [], 10)
