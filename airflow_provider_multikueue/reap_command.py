@@ -8,9 +8,11 @@ import json
 import logging
 import os
 import sys
+from contextlib import redirect_stdout
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 __all__ = ["add_arguments", "run"]
@@ -52,24 +54,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(arguments: argparse.Namespace, printer: _Printer) -> int:
-    # By name, so that the command's help does without Airflow.
-    reaping = import_module("airflow_provider_multikueue.reaping")
-    errors = (
-        import_module("airflow_provider_multikueue.exceptions").MultiKueueError,
-        import_module("airflow_provider_multikueue.client").ApiError,
-    )
-    try:
-        entries: list[dict[str, Any]] = asyncio.run(
-            reaping.reap(
-                multikueue_conn_id=arguments.multikueue_conn_id,
-                airflow_conn_id=arguments.airflow_conn_id,
-                sink=printer,
-                dry_run=not arguments.delete,
-                older_than=timedelta(minutes=arguments.older_than),
-                namespace=arguments.namespace,
-                deployment=arguments.deployment,
-            )
+    # Airflow logs to whatever is the standard output when it is imported: that is for the answer alone.
+    with redirect_stdout(sys.stderr):
+        # By name, so that the command's help does without Airflow.
+        reaping = import_module("airflow_provider_multikueue.reaping")
+        errors = (
+            import_module("airflow_provider_multikueue.exceptions").MultiKueueError,
+            import_module("airflow_provider_multikueue.client").ApiError,
         )
+    try:
+        with redirect_stdout(sys.stderr):
+            entries = _entries(reaping, arguments, printer)
     except errors as error:
         print(f"multikueue reap: {error}", file=sys.stderr)
         return 1
@@ -79,6 +74,19 @@ def _sweep(arguments: argparse.Namespace, printer: _Printer) -> int:
         reaping.tell(entries, printer)
         print(reaping.summary(entries))
     return 1 if any(entry["action"] == "failed" for entry in entries) else 0
+
+
+def _entries(reaping: ModuleType, arguments: argparse.Namespace, printer: _Printer) -> list[dict[str, Any]]:
+    sweep = reaping.reap(
+        multikueue_conn_id=arguments.multikueue_conn_id,
+        airflow_conn_id=arguments.airflow_conn_id,
+        sink=printer,
+        dry_run=not arguments.delete,
+        older_than=timedelta(minutes=arguments.older_than),
+        namespace=arguments.namespace,
+        deployment=arguments.deployment,
+    )
+    return asyncio.run(sweep)
 
 
 class _Printer:
