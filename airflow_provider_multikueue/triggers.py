@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_multikueue import kill
@@ -90,11 +91,10 @@ class MultiKueueJobTrigger(BaseTrigger):
 
         pushes, ti = shared_pushes(), self._ti
         push = PlacementPush(self.job, lambda key, value: pushes.put(ti, key, value))
-        pushes.prepare(ti)
         async with shared_emitter().sink(self.log) as sink:
             try:
                 return await follow(
-                    push.open(MultiKueueHook(self.multikueue_conn_id).open()),
+                    push.open(_then(MultiKueueHook(self.multikueue_conn_id).open(), lambda: pushes.prepare(ti))),
                     self.job,
                     Orders.from_json(self.orders),
                     sink,
@@ -123,6 +123,14 @@ class MultiKueueJobTrigger(BaseTrigger):
             self.log.exception(
                 "job %s/%s could not be deleted; it may still run", self.job["namespace"], self.job["name"]
             )
+
+
+@asynccontextmanager
+async def _then(opened: AbstractAsyncContextManager[T], act: Callable[[], None]) -> AsyncIterator[T]:
+    """Open what ``opened`` opens, and ``act`` when that is done: opening asks the supervisor too, and comes first."""
+    async with opened as what:
+        act()
+        yield what
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
