@@ -33,7 +33,10 @@ def test_a_fixed_token_that_ends_soon_is_a_warning():
     assert any("20 minutes" in warning for warning in warnings)
 
 
-@pytest.mark.parametrize("text", ["opaque", "a.b.c", token(), token(exp=time.time() + 10**6)])
+# The ids are fixed, so that all processes of a parallel run collect the same tests.
+@pytest.mark.parametrize(
+    "text", ["opaque", "a.b.c", token(), token(exp=time.time() + 10**6)], ids=["opaque", "dots", "endless", "long"]
+)
 def test_other_fixed_tokens_are_none(text):
     assert report(token=text)[1] == []
 
