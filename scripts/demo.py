@@ -50,9 +50,9 @@ def say(text: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def fleet() -> AsyncIterator[Sandbox]:
+async def fleet(name: str) -> AsyncIterator[Sandbox]:
     """Use the fleet that `multikueue sandbox up` left running, or one for ourselves."""
-    if (running := await asyncio.to_thread(running_fleet)) is not None:
+    if (running := await asyncio.to_thread(running_fleet, name)) is not None:
         say("Using the sandbox that is up")
         scripts = {region: running.requests(region)["script"] for region in running.regions}
         try:
@@ -66,9 +66,9 @@ async def fleet() -> AsyncIterator[Sandbox]:
         yield sandbox
 
 
-def running_fleet() -> Sandbox | None:
+def running_fleet(name: str) -> Sandbox | None:
     with contextlib.suppress(SandboxError, OSError):
-        return Sandbox.attach()
+        return Sandbox.attach(name)
     return None
 
 
@@ -163,8 +163,8 @@ async def run_example(airflow: LocalAirflow) -> None:
     await check_results(airflow, run)
 
 
-async def demo(*, ui: bool) -> None:
-    async with fleet() as sandbox:
+async def demo(name: str, *, ui: bool) -> None:
+    async with fleet(name) as sandbox:
         await asyncio.to_thread(script_capacity, sandbox)
         say("Starting Airflow: API server, scheduler, DAG processor, triggerer")
         async with LocalAirflow(dags=EXAMPLES, connections={"multikueue_default": sandbox.connection()}) as airflow:
@@ -190,9 +190,10 @@ async def until_interrupted() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ui", action="store_true", help="leave fleet and Airflow running until Ctrl-C")
+    parser.add_argument("--name", default="default", help="the sandbox to use if it is up (default: %(default)s)")
     arguments = parser.parse_args()
     try:
-        asyncio.run(demo(ui=arguments.ui))
+        asyncio.run(demo(arguments.name, ui=arguments.ui))
     except KeyboardInterrupt:
         print("Interrupted; all of it is stopped.", file=sys.stderr)
         return 130
