@@ -93,7 +93,7 @@ def test_the_tasks_deadline_holds_while_it_is_deferred(
 
 
 def test_sensors_wait_for_a_job_that_another_task_submitted(airflow: LocalAirflow, granting: Sandbox) -> None:
-    run = start(airflow, "split", job("import time\nprint('hello from afar', flush=True)\ntime.sleep(3)"))
+    run = start(airflow, "split", job("import time\nprint('hello from afar', flush=True)\ntime.sleep(25)"))
     assert airflow.sync(airflow.wait_run("split", run)) == "success"
     admitted = validate_report(airflow.sync(airflow.xcom("split", run, "admitted")))
     ended = validate_report(airflow.sync(airflow.xcom("split", run, "ended")))

@@ -248,7 +248,7 @@ async def test_init_containers_and_a_shared_volume(pods: Pods) -> None:
     await pods.make(sh("cat /shared/x", **mount), sh("echo second"), initContainers=init, volumes=volumes)
     pod = await pods.ended()
     assert pod["status"]["phase"] == "Succeeded"
-    assert ended(pod, 1, "initContainerStatuses")["exitCode"] == 0
+    assert ended(pod, 1, "initContainerStatuses")["exitCode"] in (0, 143)  # it may be told to stop before it listens
     assert (await pods.log(), await pods.log(container="c1")) == (b"from init\n", b"second\n")
 
 
