@@ -18,6 +18,7 @@ DEMO = Path(__file__).parents[2] / "scripts" / "demo.py"
 
 
 def test_the_demo_shows_a_run_from_start_to_end(fleet: Sandbox) -> None:
+    scripts = {region: fleet.requests(region)["script"] for region in fleet.regions}
     shown = subprocess.run(
         [sys.executable, DEMO, "--name", fleet.name], check=False, capture_output=True, text=True, timeout=360
     )
@@ -31,6 +32,7 @@ def test_the_demo_shows_a_run_from_start_to_end(fleet: Sandbox) -> None:
         "All of it is stopped",
     ):
         assert text in shown.stdout
+    assert {region: fleet.requests(region)["script"] for region in fleet.regions} == scripts
 
 
 def test_the_demo_ends_at_once_when_it_is_interrupted(fleet: Sandbox, tmp_path: Path) -> None:
