@@ -16,7 +16,7 @@ from airflow_provider_multikueue.exceptions import FleetConfigurationError, Regi
 if TYPE_CHECKING:
     from airflow_provider_multikueue.client import Cluster
 
-__all__ = ["QueueFacts", "choose_queue", "judge_queue", "list_queues", "read_queue"]
+__all__ = ["QueueFacts", "choose_queue", "judge_queue", "list_queues", "read_queue", "stays_within"]
 
 KUEUE = "kueue.x-k8s.io"
 MULTIKUEUE_CONTROLLER = "kueue.x-k8s.io/multikueue"
@@ -102,6 +102,11 @@ def outside(clusters: Iterable[str], regions: Sequence[str], region_of: Mapping[
     ]
 
 
+def stays_within(facts: QueueFacts, regions: Sequence[str], region_of: Mapping[str, str | None]) -> bool:
+    """Whether the queue is known to be a MultiKueue queue that reaches clusters in ``regions`` only."""
+    return bool(facts.multikueue and facts.clusters) and not outside(facts.clusters or (), regions, region_of)
+
+
 def _judge_regions(facts: QueueFacts, regions: Sequence[str], region_of: Mapping[str, str | None]) -> None:
     allowed = ", ".join(regions)
     if facts.clusters is None:
@@ -128,7 +133,7 @@ async def choose_queue(
     """
     names = await list_queues(manager, namespace)
     queues = await asyncio.gather(*(read_queue(manager, namespace, name) for name in names))
-    fitting = [q for q in queues if q.multikueue and q.clusters and not outside(q.clusters, regions, region_of)]
+    fitting = [queue for queue in queues if stays_within(queue, regions, region_of)]
     if len(fitting) == 1:
         return fitting[0]
     reach = "; ".join(

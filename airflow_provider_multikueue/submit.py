@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_multikueue import jobs, stop
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, ManifestError, MultiKueueError
 from airflow_provider_multikueue.kinds import Kind, find_kind
-from airflow_provider_multikueue.queues import QueueFacts, choose_queue, judge_queue, read_queue
+from airflow_provider_multikueue.queues import QueueFacts, choose_queue, judge_queue, read_queue, stays_within
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.client import ApiError, Resource
@@ -124,17 +124,13 @@ async def _check_queue(fleet: Fleet, request: Request, draft: Mapping[str, Any],
     region_of = {worker: fleet.region(worker) for worker in fleet.worker_names}
     facts = await read_queue(fleet.manager, namespace, name)
     asked = request.queue_name or _label(request.manifest)
-    if request.regions is not None and not asked and not _fits(facts, request.regions, region_of):
+    if request.regions is not None and not asked and not stays_within(facts, request.regions, region_of):
         facts = await choose_queue(fleet.manager, namespace, regions=request.regions, region_of=region_of)
         sink.record(logging.INFO, f"queue {facts.name} keeps the job within {', '.join(request.regions)}")
     for note in judge_queue(facts, regions=request.regions, region_of=region_of):
         sink.record(logging.WARNING, note)
     await _check_priority(fleet, metadata["labels"].get(jobs.PRIORITY_LABEL), sink)
     return facts
-
-
-def _fits(facts: QueueFacts, regions: Sequence[str], region_of: Mapping[str, str | None]) -> bool:
-    return bool(facts.multikueue and facts.clusters) and all(region_of.get(c) in regions for c in facts.clusters or ())
 
 
 def _label(manifest: Mapping[str, Any]) -> str | None:
