@@ -14,13 +14,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from airflow_provider_multikueue.decisions.reap import GONE, AirflowState
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
-from airflow_provider_multikueue.reap import GONE, AirflowState
 
 if TYPE_CHECKING:
     import aiohttp
 
-    from airflow_provider_multikueue.names import Identity
+    from airflow_provider_multikueue.decisions.names import Identity
 
 __all__ = ["AirflowAddress", "AirflowApi", "open_airflow"]
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from airflow_provider_multikueue.connection import ClusterConfig, FleetConfig, Form
+from airflow_provider_multikueue.clusters.google_account import GoogleAccount, google_account
+from airflow_provider_multikueue.decisions.connection import ClusterConfig, FleetConfig, Form
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
-from airflow_provider_multikueue.google_account import GoogleAccount, google_account
 
 __all__ = ["resolve_connections"]
 

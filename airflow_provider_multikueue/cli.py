@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="multikueue", description="Run GPU jobs on a MultiKueue fleet from Airflow.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    modules = {name: import_module(f"airflow_provider_multikueue.{name}_command") for name in _COMMANDS}
+    modules = {name: import_module(f"airflow_provider_multikueue.commands.{name}") for name in _COMMANDS}
     for name, module in modules.items():
         module.add_arguments(commands.add_parser(name, help=_COMMANDS[name]))
     sandbox = commands.add_parser("sandbox", help="a real MultiKueue fleet on this machine, to try and test DAGs on")

@@ -23,17 +23,17 @@ from airflow_provider_multikueue._compat import (
     mask_secrets,
     task_instance_id,
 )
+from airflow_provider_multikueue.decisions.names import Identity, Lifetime, Owner
+from airflow_provider_multikueue.decisions.orders import Orders
+from airflow_provider_multikueue.decisions.report import JobPart, Placement, Report, job_part, validate_report
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
-from airflow_provider_multikueue.names import Identity, Lifetime, Owner
-from airflow_provider_multikueue.orders import Orders
-from airflow_provider_multikueue.report import JobPart, Placement, Report, job_part, validate_report
 
 if TYPE_CHECKING:
-    from airflow_provider_multikueue.connection import FleetConfig
-    from airflow_provider_multikueue.emit import Sink
-    from airflow_provider_multikueue.fleet import Fleet
-    from airflow_provider_multikueue.outcome import Outcome
-    from airflow_provider_multikueue.submit import Request, Submitted
+    from airflow_provider_multikueue.decisions.connection import FleetConfig
+    from airflow_provider_multikueue.decisions.outcome import Outcome
+    from airflow_provider_multikueue.fleets.fleet import Fleet
+    from airflow_provider_multikueue.fleets.submit import Request, Submitted
+    from airflow_provider_multikueue.logs.emit import Sink
 
 __all__ = ["LogSink", "MultiKueueHook", "load_config", "owner_of_task", "resolve_config", "run_sync"]
 
@@ -157,14 +157,14 @@ class MultiKueueHook(BaseHook):
     @asynccontextmanager
     async def open(self) -> AsyncIterator[tuple[Fleet, FleetConfig]]:
         """Open the fleet for asynchronous use."""
-        from airflow_provider_multikueue.fleet import open_fleet
+        from airflow_provider_multikueue.fleets.fleet import open_fleet
 
         config = await load_config(self.multikueue_conn_id)
         async with open_fleet(config) as fleet:
             yield fleet, config
 
     async def _submit(self, job: object, **wishes: Any) -> Submitted:
-        from airflow_provider_multikueue.submit import submit
+        from airflow_provider_multikueue.fleets.submit import submit
 
         sink = LogSink(self.log)
         async with self.open() as (fleet, config):
@@ -172,15 +172,15 @@ class MultiKueueHook(BaseHook):
             return await submit(fleet, request, sink)
 
     async def _follow(self, job: object, orders: Orders) -> Outcome:
-        from airflow_provider_multikueue.follow import follow, resolve
+        from airflow_provider_multikueue.fleets.follow import follow, resolve
 
         async with self.open() as (fleet, _):
             part = await resolve(fleet, job)
         return await follow(self.open(), part, orders, LogSink(self.log))
 
     async def _delete(self, job: object) -> None:
-        from airflow_provider_multikueue.follow import resolve
-        from airflow_provider_multikueue.stop import delete_job
+        from airflow_provider_multikueue.fleets.follow import resolve
+        from airflow_provider_multikueue.fleets.stop import delete_job
 
         async with self.open() as (fleet, _):
             await delete_job(fleet, await resolve(fleet, job), LogSink(self.log))
@@ -216,7 +216,7 @@ async def load_config(conn_id: str) -> FleetConfig:
 async def resolve_config(extra: Any, *, conn_id: str) -> FleetConfig:
     """Return the fleet that an extra describes, with what the Airflow connections say that it names."""
     from airflow_provider_multikueue.airflow_connections import resolve_connections
-    from airflow_provider_multikueue.connection import FleetConfig
+    from airflow_provider_multikueue.decisions.connection import FleetConfig
 
     config = FleetConfig.from_extra(extra, conn_id=conn_id)
     config = await resolve_connections(config, _look_up)
@@ -245,9 +245,9 @@ def prepare(
     **wishes: Any,
 ) -> Request:
     """Return the request for ``job`` (YAML text, a dict or a client model) of ``identity``, or else of ``ti``."""
-    from airflow_provider_multikueue.connection import deployment_name
-    from airflow_provider_multikueue.manifests import parse_manifest
-    from airflow_provider_multikueue.submit import Request
+    from airflow_provider_multikueue.decisions.connection import deployment_name
+    from airflow_provider_multikueue.decisions.manifests import parse_manifest
+    from airflow_provider_multikueue.fleets.submit import Request
 
     deployment = deployment_name(config, base_url=base_url(), manager_server=fleet.manager.server)
     if identity is None:
@@ -311,7 +311,7 @@ def _reported(outcome: Outcome) -> Report:
 
 
 async def _ask(fleet: Fleet, worker: str | None) -> tuple[bool, str]:
-    from airflow_provider_multikueue.client import ApiError
+    from airflow_provider_multikueue.clusters.client import ApiError
 
     label = "manager" if worker is None else f"{worker} ({fleet.region(worker) or 'region unknown'})"
     try:

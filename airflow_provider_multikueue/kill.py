@@ -11,12 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_multikueue import jobs, stop
-from airflow_provider_multikueue.kinds import find_kind
+from airflow_provider_multikueue.decisions import jobs
+from airflow_provider_multikueue.decisions.kinds import find_kind
+from airflow_provider_multikueue.fleets import stop
 
 if TYPE_CHECKING:
-    from airflow_provider_multikueue.emit import Sink
-    from airflow_provider_multikueue.fleet import Fleet
+    from airflow_provider_multikueue.fleets.fleet import Fleet
+    from airflow_provider_multikueue.logs.emit import Sink
 
 __all__ = ["Judgement", "judge", "kill"]
 
@@ -83,7 +84,7 @@ async def _is_over(state: Callable[[], Awaitable[str | None]]) -> bool:
 
 
 async def _version_if_mine(fleet: Fleet, job: Mapping[str, Any], owner: jobs.Owner | None) -> str | None:
-    from airflow_provider_multikueue.client import ApiError
+    from airflow_provider_multikueue.clusters.client import ApiError
 
     kind = find_kind(str(job["api_version"]), str(job["kind"]))
     resource = await fleet.manager.resource(kind.group, kind.plural)

@@ -12,10 +12,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue._compat import BaseOperatorLink, stored_xcom
-from airflow_provider_multikueue.console import job_url
+from airflow_provider_multikueue.decisions.console import job_url
 
 if TYPE_CHECKING:
-    from airflow_provider_multikueue.fleet import Fleet
+    from airflow_provider_multikueue.fleets.fleet import Fleet
 
 __all__ = ["LINKS", "ManagerJobLink", "PlacementPush", "WorkerPodsLink", "links_of", "push_links"]
 

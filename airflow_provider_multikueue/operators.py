@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_multikueue._compat import BaseOperator, conf
+from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.links import LINKS, push_links
-from airflow_provider_multikueue.orders import Orders
 from airflow_provider_multikueue.tasks import Waiting, WaitsForJob
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue._compat import Context
-    from airflow_provider_multikueue.fleet import Fleet
-    from airflow_provider_multikueue.outcome import Outcome
+    from airflow_provider_multikueue.decisions.outcome import Outcome
+    from airflow_provider_multikueue.fleets.fleet import Fleet
 
 __all__ = ["MultiKueueJobOperator", "MultiKueueReapOperator"]
 
@@ -120,7 +120,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         self, context: Context, event: Mapping[str, Any] | None = None, job: dict[str, Any] | None = None
     ) -> dict[str, Any] | None:
         """Return the report that the trigger sent, or raise the error that it describes."""
-        from airflow_provider_multikueue.outcome import Outcome
+        from airflow_provider_multikueue.decisions.outcome import Outcome
 
         self._waiting.job = job
         return self._conclude(context, Outcome.from_event(event))
@@ -164,10 +164,10 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         return timeout - min(timedelta(seconds=5), timeout / 10)
 
     async def _submit(self, context: Context) -> dict[str, Any]:
+        from airflow_provider_multikueue.decisions.report import job_part
+        from airflow_provider_multikueue.fleets.stop import delete_on_manager
+        from airflow_provider_multikueue.fleets.submit import submit
         from airflow_provider_multikueue.hooks import LogSink, prepare
-        from airflow_provider_multikueue.report import job_part
-        from airflow_provider_multikueue.stop import delete_on_manager
-        from airflow_provider_multikueue.submit import submit
 
         sink = LogSink(self.log)
         async with self.hook.open() as (fleet, config):
@@ -194,7 +194,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             return part
 
     def _lifetime(self) -> Any:
-        from airflow_provider_multikueue.names import Lifetime
+        from airflow_provider_multikueue.decisions.names import Lifetime
 
         if self.on_kill_action == "keep":
             return Lifetime(kind="detached")
@@ -215,9 +215,9 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         return report
 
     async def _settle(self, fleet: Fleet, job: Mapping[str, Any], outcome: Outcome, ti: Any) -> None:
+        from airflow_provider_multikueue.fleets.stop import delete_job, delete_on_manager
+        from airflow_provider_multikueue.fleets.submit import mark_reported
         from airflow_provider_multikueue.hooks import LogSink
-        from airflow_provider_multikueue.stop import delete_job, delete_on_manager
-        from airflow_provider_multikueue.submit import mark_reported
 
         push_links(ti, fleet, job, outcome.report and outcome.report["placement"])
         failed = outcome.error is not None

@@ -18,7 +18,7 @@ from airflow_provider_multikueue.hooks import identity_of_task, load_config, own
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.airflow_api import AirflowAddress, AirflowApi
-    from airflow_provider_multikueue.emit import Sink
+    from airflow_provider_multikueue.logs.emit import Sink
 
 __all__ = ["reap", "summary", "tell"]
 
@@ -39,9 +39,9 @@ async def reap(
     Raises FleetConfigurationError for a connection that is missing or wrong, MultiKueueError when Airflow does not
     answer, `ApiError` when the manager refuses.
     """
-    from airflow_provider_multikueue.connection import deployment_name
-    from airflow_provider_multikueue.fleet import open_fleet
-    from airflow_provider_multikueue.reaper import Reaper
+    from airflow_provider_multikueue.decisions.connection import deployment_name
+    from airflow_provider_multikueue.fleets.fleet import open_fleet
+    from airflow_provider_multikueue.fleets.reaper import Reaper
 
     config = await load_config(multikueue_conn_id)
     address = await _address(airflow_conn_id)

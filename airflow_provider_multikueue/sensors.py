@@ -13,14 +13,14 @@ from airflow_provider_multikueue._compat import (
     PokeReturnValue,
     conf,
 )
+from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.exceptions import JobDeadlineError
 from airflow_provider_multikueue.links import LINKS, push_links
-from airflow_provider_multikueue.orders import Orders
 from airflow_provider_multikueue.tasks import Waiting, WaitsForJob
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue._compat import Context
-    from airflow_provider_multikueue.outcome import Outcome
+    from airflow_provider_multikueue.decisions.outcome import Outcome
 
 __all__ = ["MultiKueueAdmissionSensor", "MultiKueueJobSensor"]
 
@@ -83,7 +83,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
         self, context: Context, event: Mapping[str, Any] | None = None, job: dict[str, Any] | None = None
     ) -> dict[str, Any] | None:
         """Return the report that the trigger sent, or raise the error that it describes."""
-        from airflow_provider_multikueue.outcome import Outcome
+        from airflow_provider_multikueue.decisions.outcome import Outcome
 
         return self._conclude(context, Outcome.from_event(event))
 
@@ -110,7 +110,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
         raise failure
 
     async def _resolve(self, context: Context) -> dict[str, Any]:
-        from airflow_provider_multikueue.follow import resolve
+        from airflow_provider_multikueue.fleets.follow import resolve
 
         async with self.hook.open() as (fleet, _):
             part = await resolve(fleet, self.job)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 from airflow_provider_multikueue.exceptions import MultiKueueError
 
 if TYPE_CHECKING:
+    from airflow_provider_multikueue.decisions.orders import Orders
+    from airflow_provider_multikueue.decisions.outcome import Outcome
     from airflow_provider_multikueue.hooks import MultiKueueHook
-    from airflow_provider_multikueue.orders import Orders
-    from airflow_provider_multikueue.outcome import Outcome
 
 __all__ = ["Waiting", "WaitsForJob"]
 
@@ -111,7 +111,7 @@ class WaitsForJob:
         self, job: Mapping[str, Any], orders: Orders, put: Callable[[str, Any], object] = lambda _key, _value: None
     ) -> Outcome:
         """Follow the job; ``put`` writes an XCom."""
-        from airflow_provider_multikueue.follow import follow
+        from airflow_provider_multikueue.fleets.follow import follow
         from airflow_provider_multikueue.hooks import LogSink
         from airflow_provider_multikueue.links import PlacementPush
 
@@ -119,8 +119,8 @@ class WaitsForJob:
         return await follow(push.open(self.hook.open()), job, orders, LogSink(self.log), on_placement=push.place)
 
     async def _delete(self, job: Mapping[str, Any]) -> None:
+        from airflow_provider_multikueue.fleets.stop import delete_job
         from airflow_provider_multikueue.hooks import LogSink
-        from airflow_provider_multikueue.stop import delete_job
 
         async with self.hook.open() as (fleet, _):
             await delete_job(fleet, job, LogSink(self.log), wait=KILL_SECONDS / 2)

@@ -10,18 +10,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_multikueue import kill
 from airflow_provider_multikueue._compat import AIRFLOW_2, BaseTrigger, TriggerEvent, task_state
-from airflow_provider_multikueue.follow import follow
-from airflow_provider_multikueue.orders import Orders
+from airflow_provider_multikueue.decisions.orders import Orders
+from airflow_provider_multikueue.fleets.follow import follow
 
 __all__ = ["MultiKueueJobTrigger"]
 
 if TYPE_CHECKING:
-    from airflow_provider_multikueue.outcome import Outcome
+    from airflow_provider_multikueue.decisions.outcome import Outcome
 
 T = TypeVar("T")
 
 KILL_SECONDS = 25.0
 """Below the 30 s that Airflow gives an ``on_kill`` in all."""
+
+SETTLED_SECONDS = 4.0
+"""How long a task is deferred at least.
+
+Airflow's scheduler fails a task that is queued again before it has noticed that the process which deferred it ended
+(``process_executor_events``: the executor's "success" then looks like the end of the new process). It looks about once
+a second, seldom when busy; a job that ends at once would be faster.
+"""
 
 
 class MultiKueueJobTrigger(BaseTrigger):
@@ -63,7 +71,9 @@ class MultiKueueJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event: an ``Outcome`` in its plain form."""
+        settled = asyncio.get_running_loop().time() + SETTLED_SECONDS
         outcome = await self._follow()
+        await asyncio.sleep(settled - asyncio.get_running_loop().time())
         # Airflow calls on_kill of a trigger that is slow to return after its event: that is no kill.
         self._fired = True
         yield TriggerEvent(outcome.to_event())  # type: ignore[no-untyped-call]
@@ -84,9 +94,9 @@ class MultiKueueJobTrigger(BaseTrigger):
         return self.task_instance
 
     async def _follow(self) -> Outcome:
-        from airflow_provider_multikueue.emit import shared_emitter
         from airflow_provider_multikueue.hooks import MultiKueueHook
         from airflow_provider_multikueue.links import PlacementPush
+        from airflow_provider_multikueue.logs.emit import shared_emitter
         from airflow_provider_multikueue.pushes import shared_pushes
 
         pushes, ti = shared_pushes(), self._ti
@@ -105,7 +115,7 @@ class MultiKueueJobTrigger(BaseTrigger):
                 pushes.drop(ti)
 
     async def _kill(self) -> None:
-        from airflow_provider_multikueue.fleet import open_fleet
+        from airflow_provider_multikueue.fleets.fleet import open_fleet
         from airflow_provider_multikueue.hooks import LogSink, load_config, owner_of_task
 
         try:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_multikueue.client import Cluster
+from airflow_provider_multikueue.clusters.client import Cluster
 from airflow_provider_multikueue.sandbox import control
 from airflow_provider_multikueue.sandbox.capacity import Script
 from airflow_provider_multikueue.sandbox.dws import Dws

@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_multikueue.client import ApiError, Resource
+from airflow_provider_multikueue.clusters.client import ApiError, Resource
 from airflow_provider_multikueue.sandbox.capacity import (
     ACCEPTED,
     PROVISIONED,
@@ -33,7 +33,7 @@ from airflow_provider_multikueue.sandbox.capacity import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_multikueue.client import Cluster
+    from airflow_provider_multikueue.clusters.client import Cluster
 
 __all__ = ["PROVISIONING_CLASS", "Dws"]
 

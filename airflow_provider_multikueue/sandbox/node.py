@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_multikueue.client import LEASES, NODES, PODS, ApiError
+from airflow_provider_multikueue.clusters.client import LEASES, NODES, PODS, ApiError
 from airflow_provider_multikueue.sandbox.container import BASE_PATH
 from airflow_provider_multikueue.sandbox.kubelet import Endpoint
 from airflow_provider_multikueue.sandbox.nodeobject import allocatable, is_ready, lease, lease_renewal, node_object
@@ -24,7 +24,7 @@ from airflow_provider_multikueue.sandbox.podstatus import Verdict
 from airflow_provider_multikueue.sandbox.process import Processes
 
 if TYPE_CHECKING:
-    from airflow_provider_multikueue.client import Cluster
+    from airflow_provider_multikueue.clusters.client import Cluster
     from airflow_provider_multikueue.sandbox.pki import ServerTls
 
 __all__ = ["NodeAgent"]

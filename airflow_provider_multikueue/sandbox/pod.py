@@ -18,7 +18,7 @@ from airflow_provider_multikueue.sandbox.podstatus import Verdict, is_sidecar, p
 from airflow_provider_multikueue.sandbox.volumes import PodFolder, address
 
 if TYPE_CHECKING:
-    from airflow_provider_multikueue.client import Cluster
+    from airflow_provider_multikueue.clusters.client import Cluster
     from airflow_provider_multikueue.sandbox.containerlog import ContainerLog
     from airflow_provider_multikueue.sandbox.process import Processes
 

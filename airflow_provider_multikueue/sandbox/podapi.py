@@ -10,12 +10,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_multikueue.client import CONFIGMAPS, EVENTS, PODS, SECRETS, ApiError, Resource
+from airflow_provider_multikueue.clusters.client import CONFIGMAPS, EVENTS, PODS, SECRETS, ApiError, Resource
 from airflow_provider_multikueue.sandbox.podenv import ConfigError, Sources, references
 from airflow_provider_multikueue.sandbox.podstatus import rfc3339
 
 if TYPE_CHECKING:
-    from airflow_provider_multikueue.client import Cluster
+    from airflow_provider_multikueue.clusters.client import Cluster
 
 __all__ = ["PodApi"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue.client import JOBS, PODS, Cluster
+from airflow_provider_multikueue.clusters.client import JOBS, PODS, Cluster
 from airflow_provider_multikueue.sandbox.airflow import TASK_ENDS, LocalAirflow
 from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.api import Sandbox

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from airflow_provider_multikueue.report import validate_report
+from airflow_provider_multikueue.decisions.report import validate_report
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.api import Sandbox

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue.names import LIFETIME, Lifetime
+from airflow_provider_multikueue.decisions.names import LIFETIME, Lifetime
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.airflow.conftest import Watcher, started, until_gone

@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from airflow_provider_multikueue.client import ApiError, Cluster, Resource
-from airflow_provider_multikueue.connection import FleetConfig
-from airflow_provider_multikueue.fleet import open_fleet
-from airflow_provider_multikueue.rights import Right
+from airflow_provider_multikueue.clusters.client import ApiError, Cluster, Resource
+from airflow_provider_multikueue.decisions.connection import FleetConfig
+from airflow_provider_multikueue.decisions.rights import Right
+from airflow_provider_multikueue.fleets.fleet import open_fleet
 from airflow_provider_multikueue.sandbox.api import Sandbox
 
 RBAC = Path(__file__).parents[2] / "deploy" / "rbac"

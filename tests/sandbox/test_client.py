@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_multikueue.client import CONFIGMAPS, JOBS, PODS, SECRETS, ApiError, Cluster
+from airflow_provider_multikueue.clusters.client import CONFIGMAPS, JOBS, PODS, SECRETS, ApiError, Cluster
 from airflow_provider_multikueue.sandbox.api import Sandbox
 
 pytestmark = pytest.mark.sandbox

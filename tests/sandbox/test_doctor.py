@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_multikueue.cli import main
-from airflow_provider_multikueue.connection import FleetConfig
-from airflow_provider_multikueue.doctor import examine
-from airflow_provider_multikueue.rights import RIGHTS, Right
+from airflow_provider_multikueue.decisions.connection import FleetConfig
+from airflow_provider_multikueue.decisions.rights import RIGHTS, Right
+from airflow_provider_multikueue.fleets.doctor import examine
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.sandbox.accounts import Accounts
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue.client import NAMESPACES, ApiError, Cluster, Resource
+from airflow_provider_multikueue.clusters.client import NAMESPACES, ApiError, Cluster, Resource
 from airflow_provider_multikueue.sandbox.api import Sandbox
 
 pytestmark = pytest.mark.sandbox

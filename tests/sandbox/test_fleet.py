@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_multikueue.client import JOBS, ApiError, Cluster
+from airflow_provider_multikueue.clusters.client import JOBS, ApiError, Cluster
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from airflow_provider_multikueue.sandbox.paths import SandboxError
 

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from airflow_provider_multikueue import gke
+from airflow_provider_multikueue.clusters import gke
+from airflow_provider_multikueue.decisions.names import Identity
 from airflow_provider_multikueue.hooks import MultiKueueHook
-from airflow_provider_multikueue.names import Identity
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.sandbox.accounts import Accounts
 from tests.sandbox.test_hook import manifest

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_multikueue.decisions.names import Identity
 from airflow_provider_multikueue.hooks import MultiKueueHook
-from airflow_provider_multikueue.names import Identity
 
 pytestmark = pytest.mark.sandbox
 

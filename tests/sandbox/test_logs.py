@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from airflow_provider_multikueue.client import NAMESPACES, PODS, ApiError, Cluster
-from airflow_provider_multikueue.logs import CONTINUED, CONTINUES
-from airflow_provider_multikueue.reader import PodLogs
+from airflow_provider_multikueue.clusters.client import NAMESPACES, PODS, ApiError, Cluster
+from airflow_provider_multikueue.logs.lines import CONTINUED, CONTINUES
+from airflow_provider_multikueue.logs.reader import PodLogs
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from airflow_provider_multikueue.sandbox.proxy import Fault, FaultProxy
 

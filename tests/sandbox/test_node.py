@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_multikueue.client import JOBS, NAMESPACES, NODES, PODS, ApiError, Cluster
+from airflow_provider_multikueue.clusters.client import JOBS, NAMESPACES, NODES, PODS, ApiError, Cluster
 from airflow_provider_multikueue.sandbox.api import Sandbox
 
 pytestmark = pytest.mark.sandbox

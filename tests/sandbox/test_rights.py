@@ -13,19 +13,20 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue import hooks, sending
-from airflow_provider_multikueue.client import Resource
-from airflow_provider_multikueue.connection import FleetConfig
+from airflow_provider_multikueue import hooks
+from airflow_provider_multikueue.clusters import sending
+from airflow_provider_multikueue.clusters.client import Resource
+from airflow_provider_multikueue.decisions.connection import FleetConfig
+from airflow_provider_multikueue.decisions.names import Identity, Lifetime
+from airflow_provider_multikueue.decisions.orders import Orders
+from airflow_provider_multikueue.decisions.report import job_part
+from airflow_provider_multikueue.decisions.rights import RIGHTS, Right, rights_of
 from airflow_provider_multikueue.exceptions import MultiKueueError
-from airflow_provider_multikueue.fleet import open_fleet
-from airflow_provider_multikueue.follow import follow
-from airflow_provider_multikueue.names import Identity, Lifetime
-from airflow_provider_multikueue.orders import Orders
-from airflow_provider_multikueue.report import job_part
-from airflow_provider_multikueue.rights import RIGHTS, Right, rights_of
+from airflow_provider_multikueue.fleets.fleet import open_fleet
+from airflow_provider_multikueue.fleets.follow import follow
+from airflow_provider_multikueue.fleets.stop import delete_job
+from airflow_provider_multikueue.fleets.submit import submit
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from airflow_provider_multikueue.stop import delete_job
-from airflow_provider_multikueue.submit import submit
 from tests.sandbox.accounts import Accounts
 from tests.sandbox.test_hook import manifest
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue.client import JOBS, Cluster
+from airflow_provider_multikueue.clusters.client import JOBS, Cluster
+from airflow_provider_multikueue.decisions.names import Identity
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, ManifestError, RegionUnavailableError
 from airflow_provider_multikueue.hooks import MultiKueueHook
-from airflow_provider_multikueue.names import Identity
 from airflow_provider_multikueue.sandbox.api import Sandbox
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(120)]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue import watch as watches
-from airflow_provider_multikueue.client import CONFIGMAPS, NAMESPACES, ApiError, Cluster, Resource
+from airflow_provider_multikueue.clusters import watch as watches
+from airflow_provider_multikueue.clusters.client import CONFIGMAPS, NAMESPACES, ApiError, Cluster, Resource
+from airflow_provider_multikueue.clusters.watch import SharedWatch, Subscription
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from airflow_provider_multikueue.watch import SharedWatch, Subscription
 from tests.unit.apiserver import until
 
 pytestmark = pytest.mark.sandbox

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_provider_multikueue.conditions import is_true
-from airflow_provider_multikueue.kinds import MULTIKUEUE, Kind, find_kind
-from airflow_provider_multikueue.narrate import narrate
-from airflow_provider_multikueue.workload import Memory, Observation, View, WorkerView, observe, remember
+from airflow_provider_multikueue.decisions.conditions import is_true
+from airflow_provider_multikueue.decisions.kinds import MULTIKUEUE, Kind, find_kind
+from airflow_provider_multikueue.decisions.narrate import narrate
+from airflow_provider_multikueue.decisions.workload import Memory, Observation, View, WorkerView, observe, remember
 
 BEGIN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 REGIONS = {

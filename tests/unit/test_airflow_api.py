@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_multikueue.airflow_api import AirflowAddress, open_airflow
+from airflow_provider_multikueue.decisions.names import Identity
+from airflow_provider_multikueue.decisions.reap import GONE, AirflowState
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
-from airflow_provider_multikueue.names import Identity
-from airflow_provider_multikueue.reap import GONE, AirflowState
 from tests.unit.apiserver import Answer, ApiServer
 
 V2 = "/api/v2/dags/~/dagRuns/~/taskInstances/list"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_multikueue.airflow_connections import resolve_connections
-from airflow_provider_multikueue.connection import FleetConfig, Form
+from airflow_provider_multikueue.decisions.connection import FleetConfig, Form
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
 from airflow_provider_multikueue.hooks import load_config
 

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from airflow_provider_multikueue import sending, transport
-from airflow_provider_multikueue.client import JOBS, NODES, PODS, ApiError, Cluster, Resource
-from airflow_provider_multikueue.transport import Timeouts
+from airflow_provider_multikueue.clusters import sending, transport
+from airflow_provider_multikueue.clusters.client import JOBS, NODES, PODS, ApiError, Cluster, Resource
+from airflow_provider_multikueue.clusters.transport import Timeouts
 from tests.unit.apiserver import Answer, ApiServer, Stream, event, hang, kubeconfig, listed, obj, status
 
 PATH = "/apis/batch/v1/namespaces/default/jobs"
@@ -263,7 +263,7 @@ async def test_half_an_event_is_no_good_end(server, cluster):
 
 
 async def test_a_watch_that_is_not_taken_on_is_given_up(server, cluster, monkeypatch):
-    monkeypatch.setattr("airflow_provider_multikueue.client.WATCH", Timeouts(answer=0.1, silence=60))
+    monkeypatch.setattr("airflow_provider_multikueue.clusters.client.WATCH", Timeouts(answer=0.1, silence=60))
     server.on_watch(PATH, hang)
     assert (await failure(watched(cluster))).message == "timed out"
 
@@ -368,7 +368,7 @@ async def test_a_server_that_was_heard_is_not_probed(server, cluster):
 
 
 async def test_a_silent_server_is_probed_once_for_all_who_ask(server, cluster, monkeypatch):
-    monkeypatch.setattr("airflow_provider_multikueue.server.PROBE", Timeouts(connect=1, silence=0.1, total=1))
+    monkeypatch.setattr("airflow_provider_multikueue.clusters.server.PROBE", Timeouts(connect=1, silence=0.1, total=1))
     server.on("GET", "/version", hang)
     results = await asyncio.gather(*(cluster.probe() for _ in range(5)), return_exceptions=True)
     assert {type(result) for result in results} == {ApiError}

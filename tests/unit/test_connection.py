@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_multikueue.connection import MANAGER_KEYS, FleetConfig, Form, deployment_name
+from airflow_provider_multikueue.decisions.connection import MANAGER_KEYS, FleetConfig, Form, deployment_name
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
 from tests.unit.apiserver import kubeconfig
 

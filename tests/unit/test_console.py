@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue.console import job_url
+from airflow_provider_multikueue.decisions.console import job_url
 
 CLUSTER = "projects/my-project/locations/europe-west4/clusters/manager"
 

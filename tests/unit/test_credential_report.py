@@ -9,8 +9,8 @@ import time
 import pytest
 import yaml
 
-from airflow_provider_multikueue.credential_report import credential_report
-from airflow_provider_multikueue.credentials import InlineKubeconfig, KubeconfigFile
+from airflow_provider_multikueue.clusters.credentials import InlineKubeconfig, KubeconfigFile
+from airflow_provider_multikueue.fleets.credential_report import credential_report
 from tests.unit.apiserver import kubeconfig
 
 URL = "https://api.fleet.test"

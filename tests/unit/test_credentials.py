@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from airflow_provider_multikueue import exec_plugin, tls, transport
-from airflow_provider_multikueue.client import JOBS, ApiError, Cluster
-from airflow_provider_multikueue.credentials import InCluster
+from airflow_provider_multikueue.clusters import exec_plugin, tls, transport
+from airflow_provider_multikueue.clusters.client import JOBS, ApiError, Cluster
+from airflow_provider_multikueue.clusters.credentials import InCluster
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
 from tests.unit.apiserver import Answer, ApiServer, kubeconfig, obj, status
 
@@ -517,7 +517,7 @@ def test_a_key_is_on_disk_only_while_it_is_read_and_only_for_us():
 async def test_plain_configurations_do_not_cost_the_import_of_the_library():
     code = (
         "import asyncio, json, sys\n"
-        "from airflow_provider_multikueue.client import Cluster\n"
+        "from airflow_provider_multikueue.clusters.client import Cluster\n"
         "asyncio.run(Cluster.from_kubeconfig('x', config=json.loads(sys.argv[1])))\n"
         "assert not {'kubernetes_asyncio', 'airflow'} & set(sys.modules)"
     )

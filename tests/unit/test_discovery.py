@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from airflow_provider_multikueue import fleet as fleets
-from airflow_provider_multikueue.client import JOBS, ApiError
-from airflow_provider_multikueue.connection import FleetConfig
-from airflow_provider_multikueue.discovery import GKE_ANNOTATION, GKE_LABEL, secret_of
+from airflow_provider_multikueue.clusters.client import JOBS, ApiError
+from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
-from airflow_provider_multikueue.fleet import open_fleet
+from airflow_provider_multikueue.fleets import fleet as fleets
+from airflow_provider_multikueue.fleets.discovery import GKE_ANNOTATION, GKE_LABEL, secret_of
+from airflow_provider_multikueue.fleets.fleet import open_fleet
 from tests.unit.apiserver import ApiServer, kubeconfig, listed, obj, status
 from tests.unit.test_gke import google  # noqa: F401 - a fixture
 

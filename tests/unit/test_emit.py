@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from airflow_provider_multikueue import emit
-from airflow_provider_multikueue.emit import Emitter, shared_emitter
-from airflow_provider_multikueue.logtext import Block
-from airflow_provider_multikueue.spool import Entry, Quota, Spool, Thinned
+from airflow_provider_multikueue.logs import emit
+from airflow_provider_multikueue.logs.emit import Emitter, shared_emitter
+from airflow_provider_multikueue.logs.spool import Entry, Quota, Spool, Thinned
+from airflow_provider_multikueue.logs.text import Block
 
 task_of = contextvars.ContextVar("task_of", default="nobody")
 NOW = "2999-01-02T03:04:05.000000001Z"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_multikueue import exceptions
-from airflow_provider_multikueue.endings import (
+from airflow_provider_multikueue.decisions.endings import (
     admission_timed_out,
     container_ends,
     error_for,
@@ -16,6 +16,7 @@ from airflow_provider_multikueue.endings import (
     startup_timed_out,
     too_many_dispatches,
 )
+from airflow_provider_multikueue.decisions.workload import Observation
 from airflow_provider_multikueue.exceptions import (
     JobDeadlineError,
     JobFailedError,
@@ -24,7 +25,6 @@ from airflow_provider_multikueue.exceptions import (
     StartupError,
     WorkerLostError,
 )
-from airflow_provider_multikueue.workload import Observation
 from tests.unit.stories import EU, US, Story
 
 

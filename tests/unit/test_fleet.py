@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from airflow_provider_multikueue import fleet as fleets
-from airflow_provider_multikueue.client import ApiError
-from airflow_provider_multikueue.connection import FleetConfig
+from airflow_provider_multikueue.clusters.client import ApiError
+from airflow_provider_multikueue.decisions.connection import FleetConfig
+from airflow_provider_multikueue.decisions.names import JOB_LABEL
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
-from airflow_provider_multikueue.fleet import open_fleet
-from airflow_provider_multikueue.names import JOB_LABEL
+from airflow_provider_multikueue.fleets import fleet as fleets
+from airflow_provider_multikueue.fleets.fleet import open_fleet
 from tests.unit.apiserver import ApiServer, Feed, kubeconfig, listed, obj, until
 
 
@@ -77,8 +77,8 @@ async def test_a_fleet_that_cannot_be_opened_is_tried_anew_by_the_next(server, t
 def test_a_short_lived_loop_leaves_nothing_behind(tmp_path):
     code = """
 import asyncio, json
-from airflow_provider_multikueue.connection import FleetConfig
-from airflow_provider_multikueue.fleet import open_fleet
+from airflow_provider_multikueue.decisions.connection import FleetConfig
+from airflow_provider_multikueue.fleets.fleet import open_fleet
 from tests.unit.apiserver import ApiServer, kubeconfig, listed, obj, until
 
 async def main(leave):
@@ -208,7 +208,7 @@ async def test_provisioning_requests_are_found_by_their_workload(server, tmp_pat
 
 
 async def test_a_version_that_vanished_is_discovered_anew(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("airflow_provider_multikueue.watch.BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr("airflow_provider_multikueue.clusters.watch.BACKOFF", (0.01, 0.05))
     async with open_fleet(configured(server, tmp_path)) as fleet:
         watch = await fleet.watch_workloads(fleet.manager, "default")
         found = watch.subscribe("w", lambda: None)

@@ -13,13 +13,13 @@ from typing import Any
 import grpc
 import pytest
 
-from airflow_provider_multikueue import gke, transport
 from airflow_provider_multikueue.airflow_connections import resolve_connections
-from airflow_provider_multikueue.client import JOBS, ApiError
-from airflow_provider_multikueue.connection import FleetConfig
+from airflow_provider_multikueue.clusters import gke, transport
+from airflow_provider_multikueue.clusters.client import JOBS, ApiError
+from airflow_provider_multikueue.clusters.google_account import GoogleAccount, google_account
+from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
-from airflow_provider_multikueue.fleet import open_fleet, source_of
-from airflow_provider_multikueue.google_account import GoogleAccount, google_account
+from airflow_provider_multikueue.fleets.fleet import open_fleet, source_of
 from airflow_provider_multikueue.sandbox.pki import Authority
 from tests.unit.apiserver import Answer, ApiServer, obj, status
 from tests.unit.gkeserver import ACCOUNT, GkeServer

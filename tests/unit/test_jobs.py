@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue import jobs
+from airflow_provider_multikueue.decisions import jobs
+from airflow_provider_multikueue.decisions.jobs import Identity, Lifetime, Owner, build_job, parse_manifest
 from airflow_provider_multikueue.exceptions import ManifestError
-from airflow_provider_multikueue.jobs import Identity, Lifetime, Owner, build_job, parse_manifest
 
 WHO = Identity(deployment="prod", dag_id="dag", run_id="run 1", task_id="train", map_index=3)
 SEED = """

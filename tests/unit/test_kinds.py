@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue.kinds import KINDS, Kind, find_kind, kind_of, outcome, pod_templates, refusal, walk
+from airflow_provider_multikueue.decisions.kinds import (
+    KINDS,
+    Kind,
+    find_kind,
+    kind_of,
+    outcome,
+    pod_templates,
+    refusal,
+    walk,
+)
 
 NAMES = [
     "Job",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_multikueue.kueue_versions import known_problems, version_of_image, version_of_schema
+from airflow_provider_multikueue.decisions.kueue_versions import known_problems, version_of_image, version_of_schema
 
 
 def deployment(image: str) -> dict:

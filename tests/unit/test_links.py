@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_multikueue._compat import AIRFLOW_2
-from airflow_provider_multikueue.connection import FleetConfig
-from airflow_provider_multikueue.fleet import Fleet
+from airflow_provider_multikueue.decisions.connection import FleetConfig
+from airflow_provider_multikueue.fleets.fleet import Fleet
 from airflow_provider_multikueue.links import LINKS, ManagerJobLink, PlacementPush, WorkerPodsLink, links_of
 from airflow_provider_multikueue.operators import MultiKueueJobOperator
 from airflow_provider_multikueue.sensors import MultiKueueAdmissionSensor, MultiKueueJobSensor

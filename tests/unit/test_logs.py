@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_multikueue.logs import CONTINUED, CONTINUES, LineDecoder, LogCursor, canonical_time
+from airflow_provider_multikueue.logs.lines import CONTINUED, CONTINUES, LineDecoder, LogCursor, canonical_time
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_multikueue.logs import Line, LineDecoder
-from airflow_provider_multikueue.logtext import RECORD_BYTES, Levels, blocks, clean, pieces
+from airflow_provider_multikueue.logs.lines import Line, LineDecoder
+from airflow_provider_multikueue.logs.text import RECORD_BYTES, Levels, blocks, clean, pieces
 
 TIME = "2026-01-02T03:04:05.000000001Z"
 

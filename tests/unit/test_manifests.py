@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_multikueue.decisions.jobs import manifest_hash, parse_manifest
 from airflow_provider_multikueue.exceptions import ManifestError
-from airflow_provider_multikueue.jobs import manifest_hash, parse_manifest
 
 JOB = """
 apiVersion: batch/v1

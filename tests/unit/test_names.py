@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_multikueue.kinds import KINDS, Kind, find_kind
-from airflow_provider_multikueue.names import Identity, Lifetime, Owner, identity_selector, job_name, label_value
+from airflow_provider_multikueue.decisions.kinds import KINDS, Kind, find_kind
+from airflow_provider_multikueue.decisions.names import (
+    Identity,
+    Lifetime,
+    Owner,
+    identity_selector,
+    job_name,
+    label_value,
+)
 
 JOB = find_kind("batch/v1", "Job")
 DNS_LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")

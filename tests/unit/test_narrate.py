@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_multikueue.narrate import describe_waiting, duration, narrate
-from airflow_provider_multikueue.workload import Observation, Phase
+from airflow_provider_multikueue.decisions.narrate import describe_waiting, duration, narrate
+from airflow_provider_multikueue.decisions.workload import Observation, Phase
 from tests.unit.stories import ASIA, EU, US, Story, Worker, moment
 
 

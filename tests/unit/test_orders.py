@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_multikueue.decisions.orders import Orders, Verdict, next_deadline, verdict
+from airflow_provider_multikueue.decisions.workload import Observation, Phase
 from airflow_provider_multikueue.exceptions import (
     AdmissionTimeoutError,
     JobDeadlineError,
@@ -16,8 +18,6 @@ from airflow_provider_multikueue.exceptions import (
     RegionUnavailableError,
     StartupError,
 )
-from airflow_provider_multikueue.orders import Orders, Verdict, next_deadline, verdict
-from airflow_provider_multikueue.workload import Observation, Phase
 
 BEGIN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 US = "multikueue-dws-worker-us"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_multikueue import exceptions
+from airflow_provider_multikueue.decisions.outcome import Outcome
 from airflow_provider_multikueue.exceptions import JobFailedError, MultiKueueError
-from airflow_provider_multikueue.outcome import Outcome
 
 
 def test_an_outcome_survives_the_way_through_airflow() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue.client import ApiError, Resource
+from airflow_provider_multikueue.clusters.client import ApiError, Resource
 from airflow_provider_multikueue.sandbox import container as container_module
 from airflow_provider_multikueue.sandbox.container import LogUnavailable
 from airflow_provider_multikueue.sandbox.containerlog import LogOptions

@@ -77,7 +77,7 @@ def test_secrets_are_password_fields():
 
 
 def test_the_form_has_the_keys_that_the_connection_reads():
-    from airflow_provider_multikueue.connection import MANAGER_KEYS
+    from airflow_provider_multikueue.decisions.connection import MANAGER_KEYS
 
     assert set(CONNECTION["conn-fields"]) == MANAGER_KEYS
 

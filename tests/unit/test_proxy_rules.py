@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_multikueue.proxy import proxy_for
+from airflow_provider_multikueue.clusters.proxy import proxy_for
 
 PROXY = "http://proxy.test:3128"
 

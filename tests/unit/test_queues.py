@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, RegionUnavailableError
-from airflow_provider_multikueue.queues import QueueFacts, check_names, judge_queue
+from airflow_provider_multikueue.fleets.queues import QueueFacts, check_names, judge_queue
 
 EU, US, ASIA = (f"multikueue-dws-worker-{region}" for region in ("eu", "us", "asia"))
 REGION_OF = {EU: "europe-west4", US: "us-east4", ASIA: None}

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_multikueue import logstream
-from airflow_provider_multikueue.client import Cluster
-from airflow_provider_multikueue.reader import PodLogs
+from airflow_provider_multikueue.clusters.client import Cluster
+from airflow_provider_multikueue.logs import stream as logstream
+from airflow_provider_multikueue.logs.reader import PodLogs
 from tests.unit.apiserver import kubeconfig
 from tests.unit.kubelet import Kubelet, Pod, stamp
 

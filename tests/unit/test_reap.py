@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue.names import HELD, IDENTITY, LIFETIME, OWNER, REPORTED, Identity, Lifetime, Owner
-from airflow_provider_multikueue.reap import GONE, AirflowState, ReapDecision, decide, needs_run
+from airflow_provider_multikueue.decisions.names import (
+    HELD,
+    IDENTITY,
+    LIFETIME,
+    OWNER,
+    REPORTED,
+    Identity,
+    Lifetime,
+    Owner,
+)
+from airflow_provider_multikueue.decisions.reap import GONE, AirflowState, ReapDecision, decide, needs_run
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_multikueue.airflow_api import AirflowAddress, open_airflow
-from airflow_provider_multikueue.client import ApiError
-from airflow_provider_multikueue.connection import FleetConfig
+from airflow_provider_multikueue.clusters.client import ApiError
+from airflow_provider_multikueue.decisions.connection import FleetConfig
+from airflow_provider_multikueue.decisions.names import IDENTITY, LIFETIME, OWNER, Identity, Lifetime, Owner
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
-from airflow_provider_multikueue.fleet import open_fleet
-from airflow_provider_multikueue.names import IDENTITY, LIFETIME, OWNER, Identity, Lifetime, Owner
-from airflow_provider_multikueue.reaper import Reaper
+from airflow_provider_multikueue.fleets.fleet import open_fleet
+from airflow_provider_multikueue.fleets.reaper import Reaper
 from tests.unit.apiserver import Answer, ApiServer, kubeconfig, listed, obj, status
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue.exceptions import ManifestError
-from airflow_provider_multikueue.report import (
+from airflow_provider_multikueue.decisions.report import (
     Dispatches,
     build_report,
     job_part,
@@ -16,7 +15,8 @@ from airflow_provider_multikueue.report import (
     placement_part,
     validate_report,
 )
-from airflow_provider_multikueue.workload import Observation, Phase
+from airflow_provider_multikueue.decisions.workload import Observation, Phase
+from airflow_provider_multikueue.exceptions import ManifestError
 from tests.unit.stories import EU, JOB_NAME, US, Story, Worker
 
 PART = {"api_version": "batch/v1", "kind": "Job", "namespace": "default", "name": JOB_NAME, "uid": "manager-uid"}

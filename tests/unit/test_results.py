@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_multikueue.decisions.kinds import find_kind
+from airflow_provider_multikueue.decisions.results import MESSAGE_BYTES, read_result
 from airflow_provider_multikueue.exceptions import ResultError
-from airflow_provider_multikueue.kinds import find_kind
-from airflow_provider_multikueue.results import MESSAGE_BYTES, read_result
 
 JOB = find_kind("batch/v1", "Job")
 PYTORCH = find_kind("kubeflow.org/v1", "PyTorchJob")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from airflow_provider_multikueue.rights import RIGHTS, rights_of, rules
+from airflow_provider_multikueue.decisions.rights import RIGHTS, rights_of, rules
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "rbac"
 

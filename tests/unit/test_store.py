@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_multikueue import store
-from airflow_provider_multikueue.store import Store
+from airflow_provider_multikueue.clusters import store
+from airflow_provider_multikueue.clusters.store import Store
 from tests.unit.apiserver import obj
 
 KEYS = ("a", "b", "c")

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from airflow_provider_multikueue import store, watch
-from airflow_provider_multikueue.client import JOBS, Cluster, Resource
-from airflow_provider_multikueue.transport import Timeouts
-from airflow_provider_multikueue.watch import SharedWatch, Subscription
+from airflow_provider_multikueue.clusters import store, watch
+from airflow_provider_multikueue.clusters.client import JOBS, Cluster, Resource
+from airflow_provider_multikueue.clusters.transport import Timeouts
+from airflow_provider_multikueue.clusters.watch import SharedWatch, Subscription
 from tests.unit.apiserver import ApiServer, Feed, Stream, event, hang, kubeconfig, listed, obj, status, until
 
 PATH = "/apis/batch/v1/namespaces/default/jobs"
@@ -279,8 +279,8 @@ async def test_a_cluster_that_goes_and_comes_back_is_told_once_each_way():
 async def test_a_cluster_that_falls_silent_is_noticed_before_its_connection_is(server, cluster, jobs, monkeypatch):
     monkeypatch.setattr(watch, "LOOK", 0.02)
     monkeypatch.setattr(Cluster.probe, "__defaults__", (0.05,))
-    monkeypatch.setattr("airflow_provider_multikueue.server.PROBE_PAUSE", 0.0)
-    monkeypatch.setattr("airflow_provider_multikueue.server.PROBE", Timeouts(connect=1, silence=0.05, total=1))
+    monkeypatch.setattr("airflow_provider_multikueue.clusters.server.PROBE_PAUSE", 0.0)
+    monkeypatch.setattr("airflow_provider_multikueue.clusters.server.PROBE", Timeouts(connect=1, silence=0.05, total=1))
     feed = Feed()
     server.on("GET", PATH, listed(obj("a"), version="5"))
     server.on("GET", "/version", hang)
@@ -298,7 +298,7 @@ async def test_a_cluster_that_falls_silent_is_noticed_before_its_connection_is(s
 async def test_a_cluster_that_falls_silent_before_it_takes_the_watch_on_is_noticed(server, jobs, monkeypatch):
     monkeypatch.setattr(watch, "LOOK", 0.02)
     monkeypatch.setattr(Cluster.probe, "__defaults__", (0.05,))
-    monkeypatch.setattr("airflow_provider_multikueue.server.PROBE", Timeouts(connect=1, silence=0.05, total=1))
+    monkeypatch.setattr("airflow_provider_multikueue.clusters.server.PROBE", Timeouts(connect=1, silence=0.05, total=1))
     server.on("GET", PATH, listed(obj("a"), version="5"))
     server.on("GET", "/version", hang)
     server.on_watch(PATH, hang)

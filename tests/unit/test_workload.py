@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue.kinds import find_kind
-from airflow_provider_multikueue.workload import Memory, Phase, Stage, View, observe
+from airflow_provider_multikueue.decisions.kinds import find_kind
+from airflow_provider_multikueue.decisions.workload import Memory, Phase, Stage, View, observe
 from tests.unit.stories import ASIA, EU, JOB_NAME, US, Story, Worker, moment, set_condition
 
 

@@ -9,12 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from airflow_provider_multikueue.endings import admission_timed_out, error_for, startup_timed_out
-from airflow_provider_multikueue.exceptions import MultiKueueError
-from airflow_provider_multikueue.kinds import KINDS, find_kind
-from airflow_provider_multikueue.narrate import describe_waiting, narrate
-from airflow_provider_multikueue.report import Dispatches, build_report, job_part, validate_report
-from airflow_provider_multikueue.workload import (
+from airflow_provider_multikueue.decisions.endings import admission_timed_out, error_for, startup_timed_out
+from airflow_provider_multikueue.decisions.kinds import KINDS, find_kind
+from airflow_provider_multikueue.decisions.narrate import describe_waiting, narrate
+from airflow_provider_multikueue.decisions.report import Dispatches, build_report, job_part, validate_report
+from airflow_provider_multikueue.decisions.workload import (
     DeadRegion,
     Memory,
     Phase,
@@ -23,6 +22,7 @@ from airflow_provider_multikueue.workload import (
     observe,
     remember,
 )
+from airflow_provider_multikueue.exceptions import MultiKueueError
 from tests.unit.stories import BEGIN, REGIONS, US, Story, Worker, set_condition
 
 CLUSTERS = st.sampled_from(list(REGIONS))

@@ -1,0 +1,161 @@
+"""What is kept of an object, and the keys by which it is waited for.
+
+Thousands of tasks wait on one process, and most of an object (templates, managed fields) is of no use to any of them.
+These functions take whatever an API server may send: what has the wrong shape is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_provider_multikueue.decisions.names import JOB_LABEL
+
+__all__ = [
+    "job_keys",
+    "pod_keys",
+    "provisioning_keys",
+    "trim_job",
+    "trim_pod",
+    "trim_provisioning",
+    "trim_workload",
+    "workload_keys",
+]
+
+Object = dict[str, Any]
+
+BATCH_JOB_LABEL = "batch.kubernetes.io/job-name"
+JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "creationTimestamp",
+    "deletionTimestamp",
+)
+CONTAINER = ("name", "image", "restartPolicy")
+POD_STATUS = (
+    "phase",
+    "reason",
+    "message",
+    "startTime",
+    "conditions",
+    "containerStatuses",
+    "initContainerStatuses",
+)
+WORKLOAD_SPEC = (
+    "active",
+    "queueName",
+    "priority",
+    "priorityClassName",
+    "priorityClassRef",
+    "priorityClassSource",
+    "maximumExecutionTimeSeconds",
+)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _items(value: object) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _picked(value: object, names: tuple[str, ...]) -> dict[str, Any]:
+    source = _mapping(value)
+    return {name: source[name] for name in names if name in source}
+
+
+def _outline(obj: Object, spec: dict[str, Any], status: dict[str, Any]) -> Object:
+    """Return an object with the metadata that somebody reads."""
+    meta = _picked(obj.get("metadata"), METADATA)
+    annotations = meta.get("annotations")
+    if isinstance(annotations, dict) and LAST_APPLIED in annotations:
+        meta["annotations"] = {key: value for key, value in annotations.items() if key != LAST_APPLIED}
+    return {
+        "apiVersion": obj.get("apiVersion"),
+        "kind": obj.get("kind"),
+        "metadata": meta,
+        "spec": spec,
+        "status": status,
+    }
+
+
+def trim_job(obj: Object) -> Object:
+    """Keep the plain fields of a job's spec, of whatever kind it is, and its status."""
+    source = _mapping(obj.get("spec"))
+    spec = {key: value for key, value in source.items() if not isinstance(value, (dict, list)) or key == "runPolicy"}
+    status = dict(_mapping(obj.get("status")))
+    status.pop("uncountedTerminatedPods", None)
+    return _outline(obj, spec, status)
+
+
+def trim_workload(obj: Object) -> Object:
+    """Keep the queue, the pod sets' sizes and the whole status."""
+    spec = _picked(obj.get("spec"), WORKLOAD_SPEC)
+    pod_sets = _items(_mapping(obj.get("spec")).get("podSets"))
+    spec["podSets"] = [_picked(pod_set, ("name", "count", "minCount")) for pod_set in pod_sets]
+    return _outline(obj, spec, _mapping(obj.get("status")))
+
+
+def trim_pod(obj: Object) -> Object:
+    """Keep the node, the containers' names and how they are."""
+    source = _mapping(obj.get("spec"))
+    spec = _picked(source, ("nodeName", "restartPolicy", "terminationGracePeriodSeconds"))
+    for group in ("containers", "initContainers"):
+        spec[group] = [_picked(container, CONTAINER) for container in _items(source.get(group))]
+    return _outline(obj, spec, _picked(obj.get("status"), POD_STATUS))
+
+
+def trim_provisioning(obj: Object) -> Object:
+    """Keep the class, its parameters and the status."""
+    spec = _picked(obj.get("spec"), ("provisioningClassName", "parameters"))
+    return _outline(obj, spec, _mapping(obj.get("status")))
+
+
+def _name(obj: Object) -> str:
+    return str(_mapping(obj.get("metadata")).get("name", ""))
+
+
+def _label(obj: Object, label: str) -> str | None:
+    value = _mapping(_mapping(obj.get("metadata")).get("labels")).get(label)
+    return value if isinstance(value, str) and value else None
+
+
+def _owners(obj: Object) -> list[dict[str, Any]]:
+    return _items(_mapping(obj.get("metadata")).get("ownerReferences"))
+
+
+def job_keys(obj: Object) -> Iterator[str]:
+    """Yield the job's name."""
+    yield _name(obj)
+
+
+def workload_keys(obj: Object) -> Iterator[str]:
+    """Yield the Workload's name and the uids of the jobs that it stands for."""
+    yield _name(obj)
+    for owner in _owners(obj):
+        if isinstance(owner.get("uid"), str):
+            yield owner["uid"]
+    if uid := _label(obj, JOB_UID_LABEL):
+        yield uid
+
+
+def pod_keys(obj: Object) -> Iterator[str]:
+    """Yield the name of the pod's job: ours by our own label, any other by that of the batch controller."""
+    if job := _label(obj, JOB_LABEL) or _label(obj, BATCH_JOB_LABEL):
+        yield job
+
+
+def provisioning_keys(obj: Object) -> Iterator[str]:
+    """Yield the name of the Workload that asks."""
+    for owner in _owners(obj):
+        if owner.get("kind") == "Workload" and isinstance(owner.get("name"), str):
+            yield owner["name"]

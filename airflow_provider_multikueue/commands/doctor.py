@@ -1,0 +1,114 @@
+"""``multikueue doctor``: whether a fleet is well, as seen from this host with the connection's accounts."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.decisions.connection import FleetConfig
+
+__all__ = ["add_arguments", "lines", "run"]
+
+HEALTHY, UNHEALTHY, UNUSABLE = 0, 1, 2
+SIGNS = {"error": "✗", "warning": "!", "note": "·"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.description = (
+        "Asks each cluster of a fleet what jobs need of it, changes nothing. Exit code: 0 healthy, 1 jobs can't run or "
+        "be followed, 2 the connection can't be used."
+    )
+    parser.add_argument(
+        "conn_id", nargs="?", default="multikueue_default", help="Airflow connection (also AIRFLOW_CONN_...)"
+    )
+    parser.add_argument("--file", type=Path, help="a JSON file with the connection, or its extra, instead")
+    parser.add_argument("--namespace", help="of the jobs; default: the connection's")
+    parser.add_argument("--json", action="store_true", help="all that was found, for programs")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Examine the fleet, print what was found, and return the exit code."""
+    from airflow_provider_multikueue.exceptions import MultiKueueError
+    from airflow_provider_multikueue.fleets.doctor import examine
+
+    async def work() -> dict[str, Any]:
+        return await examine(await _config(arguments), namespace=arguments.namespace)
+
+    try:
+        found = asyncio.run(work())
+    except MultiKueueError as error:
+        print(json.dumps({"healthy": False, "error": str(error)}) if arguments.json else error, file=sys.stderr)
+        return UNUSABLE
+    print(json.dumps(found, indent=1) if arguments.json else "\n".join(lines(found)))
+    return HEALTHY if found["healthy"] else UNHEALTHY
+
+
+async def _config(arguments: argparse.Namespace) -> FleetConfig:
+    from airflow_provider_multikueue.hooks import load_config, resolve_config
+
+    if arguments.file is None:
+        return await load_config(arguments.conn_id)
+    return await resolve_config(_extra(arguments.file), conn_id=str(arguments.file))
+
+
+def _extra(file: Path) -> dict[str, Any]:
+    """Return the extra of the connection in a file; the file's own words are never quoted."""
+    from airflow_provider_multikueue.exceptions import FleetConfigurationError
+
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not JSON"
+        raise FleetConfigurationError(f"{file} can't be read: {reason}.") from None
+    extra = content.get("extra", content) if isinstance(content, dict) else None
+    if isinstance(extra, str):
+        extra = json.loads(extra)
+    if not isinstance(extra, dict):
+        raise FleetConfigurationError(f"{file} must hold a JSON object: a connection, or its extra.")
+    return extra
+
+
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    """Yield what a person reads."""
+    yield f"Connection {found['connection']} from host {found['host']}, jobs in namespace {found['namespace']}"
+    for cluster in found["clusters"]:
+        yield ""
+        yield from _cluster(cluster)
+    yield ""
+    for queue in found["queues"]:
+        reach = ", ".join(queue["clusters"] or []) or "no cluster that can be seen"
+        regions = f" ({', '.join(queue['regions'])})" if queue["regions"] else ""
+        yield f"queue {queue['name']} -> {queue['cluster_queue'] or '?'} -> {reach}{regions}"
+    yield "healthy" if found["healthy"] else "NOT healthy: see the lines with ✗"
+
+
+def _cluster(cluster: dict[str, Any]) -> Iterator[str]:
+    region = f", {cluster['region'] or 'region unknown'}" if cluster["role"] == "worker" else ""
+    yield f"{cluster['name']}{region}: {cluster['server'] or 'no address'}"
+    if cluster["reached"]:
+        versions = ", ".join(cluster["apis"].get("kueue.x-k8s.io", [])) or "none"
+        yield f"  Kubernetes {cluster['kubernetes']}, Kueue {cluster['kueue'] or 'of unknown version'} (API {versions})"
+    if cluster["active"]:
+        yield "  the manager's Kueue is connected to it"
+    if cluster["credentials"]:
+        yield from _credentials(cluster["credentials"])
+    if cluster["rights"]:
+        good = sum(right["allowed"] for right in cluster["rights"])
+        yield f"  rights: {good} of {len(cluster['rights'])}"
+    for finding in cluster["findings"]:
+        yield f"  {SIGNS[finding['level']]} {finding['text']}"
+
+
+def _credentials(credentials: dict[str, Any]) -> Iterator[str]:
+    seconds = credentials["expires_in_seconds"]
+    end = f"end in {seconds} s, " if seconds is not None else ""
+    yield f"  credentials: {credentials['source']}; {credentials['sort']}, {end}{credentials['renewal']}"
+    if credentials["proxy"]:
+        yield f"  through the proxy {credentials['proxy']}"

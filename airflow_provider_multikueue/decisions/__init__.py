@@ -1,0 +1,1 @@
+"""What is decided: functions of what was seen, without I/O and without Airflow."""

@@ -1,0 +1,154 @@
+"""When a wait is over although the job is not: the task's own deadlines and limits, decided in one place.
+
+Deadlines are absolute times: a trigger is stored, restarted and moved, and a duration would begin anew each time. The
+one span here, ``startup_seconds``, is anchored on the cluster's own time of admission.
+
+The operators import this module with every DAG file, so what only a wait needs is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_provider_multikueue.exceptions import JobDeadlineError, MultiKueueError, RegionUnavailableError
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.decisions.workload import Observation
+
+__all__ = ["Orders", "Verdict", "next_deadline", "verdict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What one task wants of the job that it waits for; plain values, as they are stored with a trigger."""
+
+    until: str = "finished"
+    admission_deadline: str | None = None
+    deadline: str | None = None
+    startup_seconds: float | None = None
+    max_dispatches: int | None = None
+    regions: tuple[str, ...] | None = None
+    logs: str = "all"
+    heal: bool = True
+    read_result: bool | Literal["all"] = False
+    may_delete: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the values that differ from their defaults."""
+        plain = asdict(self)
+        defaults = {field.name: field.default for field in fields(self)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items() if v != defaults[k]}
+
+    def after_holding(self, held: timedelta) -> Orders:
+        """Return the orders for a job that was kept out of its queue so long: that is no waiting for admission."""
+        if self.admission_deadline is None or held <= timedelta():
+            return self
+        later = datetime.fromisoformat(self.admission_deadline) + held
+        return replace(self, admission_deadline=later.isoformat())
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Orders:
+        """Return the orders that ``to_json`` wrote; names of a later version are ignored."""
+        known = {field.name for field in fields(cls)}
+        values = {k: v for k, v in plain.items() if k in known}
+        if values.get("regions") is not None:
+            values["regions"] = tuple(values["regions"])
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The wait ends with ``error``; the job is to be deleted first when ``delete`` is set."""
+
+    error: MultiKueueError
+    delete: bool
+
+
+def verdict(
+    seen: Observation,
+    orders: Orders,
+    *,
+    dispatches: Sequence[Mapping[str, Any]],
+    pods: Collection[Mapping[str, Any]],
+    tried: str,
+    now: float,
+) -> Verdict | None:
+    """Return why the wait must end now, or None. ``tried`` says in words what the job last waited for."""
+    error = (
+        _outside_regions(seen, orders)
+        or _past_deadline(seen, orders, tried, now)
+        or _not_admitted(seen, orders, now)
+        or _not_started(seen, orders, pods, now)
+        or _moved_too_often(seen, orders, dispatches)
+    )
+    return Verdict(error, orders.may_delete) if error else None
+
+
+def next_deadline(seen: Observation, orders: Orders) -> float | None:
+    """Return the epoch time at which ``verdict`` can next change by the clock alone."""
+    times = [_epoch(orders.deadline)]
+    if seen.admitted is None:
+        times.append(_epoch(orders.admission_deadline))
+    elif orders.startup_seconds is not None and seen.started is None:
+        times.append(seen.admitted.timestamp() + orders.startup_seconds)
+    known = [t for t in times if t is not None]
+    return min(known) if known else None
+
+
+def _outside_regions(seen: Observation, orders: Orders) -> MultiKueueError | None:
+    if orders.regions is None or seen.cluster is None or seen.region in orders.regions:
+        return None
+    return RegionUnavailableError(
+        f"Job {seen.namespace}/{seen.name} was placed on {seen.cluster} ({seen.region or 'region unknown'}), but only "
+        f"{', '.join(orders.regions)} may run it. The fleet changed after the submission: check the clusters of the "
+        f"queue's MultiKueueConfig."
+    )
+
+
+def _past_deadline(seen: Observation, orders: Orders, tried: str, now: float) -> MultiKueueError | None:
+    deadline = _epoch(orders.deadline)
+    if deadline is None or now < deadline:
+        return None
+    return JobDeadlineError(
+        f"Job {seen.namespace}/{seen.name} did not end before the task's deadline {orders.deadline}. Last seen: "
+        f"{(tried or seen.phase).rstrip('.')}. Raise the task's execution_timeout, or make the job shorter."
+    )
+
+
+def _not_admitted(seen: Observation, orders: Orders, now: float) -> MultiKueueError | None:
+    deadline = _epoch(orders.admission_deadline)
+    if deadline is None or seen.admitted is not None or seen.cluster is not None or now < deadline:
+        return None
+    begun = seen.submitted.timestamp() if seen.submitted else now
+    from airflow_provider_multikueue.decisions.endings import admission_timed_out
+
+    return admission_timed_out(seen, timedelta(seconds=round(deadline - begun)))
+
+
+def _not_started(
+    seen: Observation, orders: Orders, pods: Collection[Mapping[str, Any]], now: float
+) -> MultiKueueError | None:
+    span = orders.startup_seconds
+    if span is None or seen.admitted is None or seen.started is not None or seen.cluster is None:
+        return None
+    from airflow_provider_multikueue.decisions.endings import startup_timed_out
+
+    return startup_timed_out(seen, timedelta(seconds=span), pods) if now >= seen.admitted.timestamp() + span else None
+
+
+def _moved_too_often(
+    seen: Observation, orders: Orders, dispatches: Sequence[Mapping[str, Any]]
+) -> MultiKueueError | None:
+    limit = orders.max_dispatches
+    if limit is None or len(dispatches) < limit or seen.cluster is not None:
+        return None
+    from airflow_provider_multikueue.decisions.endings import too_many_dispatches
+
+    return too_many_dispatches(seen, dispatches, limit)
+
+
+def _epoch(text: str | None) -> float | None:
+    return None if text is None else datetime.fromisoformat(text).timestamp()

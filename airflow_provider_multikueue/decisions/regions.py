@@ -1,0 +1,213 @@
+"""What each region says to being asked for capacity, and which regions will not answer any more.
+
+The manager shows nothing of this before admission: a job that waits well and one that can never start look alike there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from airflow_provider_multikueue.decisions.conditions import (
+    condition,
+    eviction_cause,
+    is_true,
+    items_at,
+    parse_time,
+    refusal_of,
+    text_at,
+    told,
+    transition,
+)
+from airflow_provider_multikueue.decisions.kinds import get_at
+from airflow_provider_multikueue.decisions.views import CopyMemory, DeadRegion, RegionCheck, Stage, View, WorkerView
+
+__all__ = [
+    "asked_clusters",
+    "dead_regions",
+    "is_copy",
+    "is_inactive",
+    "newest_request",
+    "region_checks",
+    "waits_for_queue",
+]
+
+ORIGIN: Final = "kueue.x-k8s.io/multikueue-origin"
+PREBUILT: Final = "kueue.x-k8s.io/prebuilt-workload-name"
+
+LOOP_LENGTH: Final = 3  # rejections in a row that make a loop
+LOOP_AGE: Final = 30.0  # seconds that a copy must live undecided to break it
+STRANDED_AFTER: Final = 20.0  # seconds; a wasted round is over after 8 to 12
+NOT_ASKED_AFTER: Final = 10.0  # seconds with quota and without a region asked
+SLOW_AFTER: Final = 30.0  # seconds without an answer that are worth a word
+
+
+def asked_clusters(view: View) -> tuple[str, ...]:
+    """Return the workers that are asked: the manager's list, sorted; else those that hold a copy."""
+    names = get_at(view.workload, ("status", "nominatedClusterNames"))
+    if isinstance(names, list) and names:
+        return tuple(sorted({name for name in names if isinstance(name, str)}))
+    return tuple(sorted(name for name, worker in view.workers.items() if worker.workload is not None))
+
+
+def is_copy(view: View, job: Mapping[str, Any] | None) -> bool:
+    """Whether a job on a worker is the copy of this job: made by MultiKueue, for this job's Workload."""
+    if not text_at(job, "metadata", "labels", ORIGIN):
+        return False
+    prebuilt = text_at(job, "metadata", "annotations", PREBUILT) or text_at(job, "metadata", "labels", PREBUILT)
+    name = text_at(view.workload, "metadata", "name")
+    return not prebuilt or not name or prebuilt == name
+
+
+def is_inactive(workload: Mapping[str, Any] | None) -> bool:
+    """Whether a Workload is deactivated."""
+    return get_at(workload, ("spec", "active")) is False
+
+
+def waits_for_queue(message: str) -> bool:
+    """Whether an inadmissible Workload waits for a queue that is stopped, which people undo, rather than for ever."""
+    return message.rstrip(".").endswith("is inactive")
+
+
+def newest_request(worker: WorkerView) -> Mapping[str, Any] | None:
+    """Return the newest ProvisioningRequest of the job on this worker."""
+    return max(worker.provisioning, key=lambda item: text_at(item, "metadata", "creationTimestamp"), default=None)
+
+
+def region_checks(view: View, asked: tuple[str, ...]) -> tuple[RegionCheck, ...]:
+    """Return what each asked region says, in the order of ``asked``."""
+    return tuple(_check(view, view.workers.get(name) or WorkerView(cluster=name, readable=False)) for name in asked)
+
+
+def _check(view: View, worker: WorkerView) -> RegionCheck:
+    stage, text, since = _stage(view, worker)
+    return RegionCheck(cluster=worker.cluster, region=worker.region, stage=stage, text=text, since=since)
+
+
+Answer = tuple[Stage, str, datetime | None]
+
+
+def _stage(view: View, worker: WorkerView) -> Answer:
+    workload = worker.workload
+    if worker.trouble:
+        return Stage.UNREACHABLE, worker.trouble, None
+    if not worker.readable:
+        return Stage.UNREADABLE, "cannot be read with this connection", None
+    if worker.job is not None and not is_copy(view, worker.job):
+        return Stage.FAILED, "another job of the same name is in the way", None
+    if workload is None:
+        silent = view.memory.of(worker.cluster).silent_since
+        return Stage.SILENT, "", datetime.fromtimestamp(silent, UTC) if silent is not None else None
+    if is_true(workload, "Evicted") or is_inactive(workload):
+        return _evicted(view, worker)
+    if is_true(workload, "Admitted"):
+        return Stage.GRANTED, "", transition(workload, "Admitted")
+    if not is_true(workload, "QuotaReserved"):
+        return _without_quota(workload)
+    return _with_quota(worker)
+
+
+def _evicted(view: View, worker: WorkerView) -> Answer:
+    since = transition(worker.workload, "Evicted")
+    rejected = is_inactive(worker.workload)
+    text = _refusal_text(worker) or view.memory.of(worker.cluster).failure or eviction_cause(worker.workload)
+    if text_at(condition(worker.workload, "Evicted"), "reason").endswith("EvictedOnManagerCluster"):
+        return Stage.EVICTED, told(worker.workload, "Evicted"), since
+    return (Stage.REJECTED if rejected else Stage.FAILED), text, since
+
+
+def _refusal_text(worker: WorkerView) -> str:
+    """Return the cause in the words of the check or the request that refused; empty if they were taken away already."""
+    request = newest_request(worker)
+    return refusal_of(worker.workload) or (told(request, "Failed") if is_true(request, "Failed") else "")
+
+
+def _without_quota(workload: Mapping[str, Any]) -> Answer:
+    found = condition(workload, "QuotaReserved")
+    if found is None:
+        return Stage.UNANSWERED, "", parse_time(text_at(workload, "metadata", "creationTimestamp"))
+    stage = Stage.INADMISSIBLE if text_at(found, "reason") == "Inadmissible" else Stage.QUOTA
+    return stage, told(workload, "QuotaReserved"), transition(workload, "QuotaReserved")
+
+
+def _with_quota(worker: WorkerView) -> Answer:
+    request = newest_request(worker)
+    for name, stage in (("Failed", Stage.FAILED), ("Provisioned", Stage.GRANTED)):
+        if is_true(request, name):
+            return stage, told(request, name), transition(request, name)
+    checks = items_at(worker.workload, "status", "admissionChecks")
+    for check in checks:
+        refused = {"Retry": Stage.FAILED, "Rejected": Stage.REJECTED}.get(text_at(check, "state"))
+        if refused:
+            return refused, refusal_of(worker.workload), parse_time(check.get("lastTransitionTime"))
+    estimate = text_at(condition(request, "Provisioned"), "message") or next(
+        (text_at(check, "message") for check in checks if text_at(check, "message")), ""
+    )
+    if estimate or is_true(request, "Accepted"):  # the check repeats the estimate of a request that was accepted
+        return Stage.ACCEPTED, estimate or told(request, "Accepted"), transition(request, "Accepted")
+    return Stage.ASKED, "", transition(worker.workload, "QuotaReserved")
+
+
+# -- regions that will not answer any more
+
+
+def dead_regions(view: View, checks: tuple[RegionCheck, ...]) -> tuple[DeadRegion, ...]:
+    """Return the asked regions from which no answer can come without help, each with the reason and since when."""
+    found = (_dead(view, check, view.workers[check.cluster]) for check in checks if check.cluster in view.workers)
+    return tuple(region for region in found if region is not None)
+
+
+def _dead(view: View, check: RegionCheck, worker: WorkerView) -> DeadRegion | None:
+    since = check.since.timestamp() if check.since else view.now
+    memory = view.memory.of(worker.cluster)
+    if check.stage is Stage.FAILED and worker.job is not None and not is_copy(view, worker.job):
+        return _made(worker, check.text, since, healable=False)
+    if check.stage is Stage.INADMISSIBLE and not waits_for_queue(check.text):
+        return _made(worker, check.text, since, healable=False)
+    if _in_a_loop(view, worker, memory):
+        reason = f"it refuses each time that it is asked: {memory.failure or check.text}"
+        return _made(worker, reason, memory.rejected_since or since, healable=False)
+    if _failed_once(worker, check):
+        return _made(worker, check.text, since, healable=True)
+    if check.stage is Stage.EVICTED and _stranded(view, since):
+        return _made(worker, "the manager left a dead copy of the Workload there", since, healable=True)
+    return None
+
+
+def _failed_once(worker: WorkerView, check: RegionCheck) -> bool:
+    """Whether the copy was evicted before its job existed: its quota is never released, so it never asks again."""
+    request = newest_request(worker)
+    return (
+        check.stage is Stage.FAILED
+        and worker.job is None
+        and is_true(worker.workload, "Evicted")
+        and is_true(worker.workload, "QuotaReserved")
+        and (request is None or is_true(request, "Failed"))
+    )
+
+
+def _in_a_loop(view: View, worker: WorkerView, memory: CopyMemory) -> bool:
+    """Whether the manager makes a copy anew each time it is rejected, and each is rejected at once."""
+    if len(memory.rejected) < LOOP_LENGTH:
+        return False
+    created = parse_time(text_at(worker.workload, "metadata", "creationTimestamp"))
+    return created is None or is_inactive(worker.workload) or view.now - created.timestamp() < LOOP_AGE
+
+
+def _stranded(view: View, since: float) -> bool:
+    waits = is_true(view.workload, "QuotaReserved") and not is_true(view.workload, "Evicted")
+    return waits and view.now - since > STRANDED_AFTER
+
+
+def _made(worker: WorkerView, reason: str, since: float, *, healable: bool) -> DeadRegion:
+    return DeadRegion(
+        cluster=worker.cluster,
+        region=worker.region,
+        reason=reason.rstrip("."),
+        since=since,
+        healable=healable and worker.can_heal,
+        namespace=text_at(worker.workload, "metadata", "namespace"),
+        name=text_at(worker.workload, "metadata", "name"),
+        uid=text_at(worker.workload, "metadata", "uid"),
+    )

@@ -1,0 +1,83 @@
+"""A job's result: the JSON that its leader wrote as its termination message.
+
+A termination message needs no sidecar, no exec and no further right: it is part of the pod's status, which is watched
+anyway. Kubernetes keeps 4096 bytes of it. In the container it is the file ``/dev/termination-log``, or what
+``terminationMessagePath`` says.
+
+The leader is the succeeded pod with the lowest index of the role that leads the kind (an indexed Job's index 0, the
+master or launcher of a training job); among pods that are all alike it is the first one that wrote a message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from airflow_provider_multikueue.decisions.conditions import items_at, text_at
+from airflow_provider_multikueue.decisions.kinds import Kind, get_at
+from airflow_provider_multikueue.decisions.podview import ordinal, role
+from airflow_provider_multikueue.exceptions import ResultError
+
+__all__ = ["MESSAGE_BYTES", "read_result"]
+
+MESSAGE_BYTES: Final = 4096
+"""What Kubernetes keeps of a termination message."""
+
+SHOWN: Final = 200
+HOW: Final = "Write JSON of at most 4 KiB to /dev/termination-log in the leader's container, or set read_result=False."
+
+Pod = Mapping[str, Any]
+
+
+def read_result(pods: Iterable[Pod], kind: Kind, *, every: bool = False) -> Any:
+    """Return the leader's result or, with ``every``, the list of all succeeded pods' results by index.
+
+    Raises:
+        ResultError: there is none, or it is no JSON; the text shows its first bytes.
+    """
+    succeeded = [pod for pod in pods if text_at(pod, "status", "phase") == "Succeeded"]
+    succeeded.sort(key=lambda pod: (role(pod).lower() != (kind.leader or "").lower(), ordinal(pod), _finished(pod)))
+    if not succeeded:
+        raise ResultError(f"The job has no result: the end of its pods was not seen on the worker. {HOW}")
+    if every:
+        return [_value(pod, _message(pod)) for pod in succeeded]
+    return _value(*_leader(succeeded))
+
+
+def _leader(pods: list[Pod]) -> tuple[Pod, str]:
+    """Return the leader and its message; a pod with an index, or the only one of its role, has no stand-in."""
+    first = pods[0]
+    alike = [first] if ordinal(first) else [pod for pod in pods if role(pod) == role(first)]
+    return next(((pod, message) for pod in alike if (message := _message(pod))), (first, ""))
+
+
+def _message(pod: Pod) -> str:
+    messages = (
+        str(get_at(status, ("state", "terminated", "message")) or "")
+        for status in items_at(pod, "status", "containerStatuses")
+    )
+    return next((message for message in messages if message.strip()), "")
+
+
+def _finished(pod: Pod) -> str:
+    ends = (
+        text_at(status, "state", "terminated", "finishedAt") for status in items_at(pod, "status", "containerStatuses")
+    )
+    return max(ends, default="")
+
+
+def _value(pod: Pod, message: str) -> Any:
+    name = text_at(pod, "metadata", "name")
+    if not message.strip():
+        raise ResultError(f"The job has no result: pod {name} wrote no termination message. {HOW}")
+    try:
+        return json.loads(message, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        cut = len(message.encode("utf-8", "replace")) >= MESSAGE_BYTES
+        what = f"was cut at {MESSAGE_BYTES} bytes" if cut else f"is not JSON ({error})"
+        raise ResultError(f"The result that pod {name} wrote {what}: {message[:SHOWN]!r}. {HOW}") from error
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")

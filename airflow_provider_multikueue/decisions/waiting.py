@@ -1,0 +1,122 @@
+"""Why a job waits, in one sentence that changes only when the reason does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from airflow_provider_multikueue.decisions.conditions import condition, text_at, told
+from airflow_provider_multikueue.decisions.pods import startup_problem
+from airflow_provider_multikueue.decisions.regions import NOT_ASKED_AFTER, SLOW_AFTER, waits_for_queue
+from airflow_provider_multikueue.decisions.views import Observation, Phase, RegionCheck, Stage, View
+
+__all__ = ["trouble_sentence", "waiting_sentence"]
+
+
+def waiting_sentence(view: View, seen: Observation) -> str:
+    """Return why the job waits, or empty text when it does not."""
+    if seen.ending is not None:
+        return ""
+    if seen.phase is Phase.SUBMITTED:
+        return _submitted(view, seen)
+    if seen.phase is Phase.QUEUED:
+        return _queued(view, seen)
+    if seen.phase is Phase.PLACING:
+        return _placing(view, seen)
+    if seen.phase is Phase.EVICTED:
+        return f"evicted ({seen.evicted_reason or 'no reason given'}); waiting to be placed again, from zero"
+    if seen.phase is Phase.ADMITTED:
+        return _admitted(view, seen)
+    return ""
+
+
+def _age(view: View, moment: datetime | None) -> float:
+    return view.now - moment.timestamp() if moment else 0.0
+
+
+def _submitted(view: View, seen: Observation) -> str:
+    if view.memory.workload_gone_since is not None:
+        return "its Workload was deleted on the manager, and Kueue makes no other"
+    if _age(view, seen.submitted) > SLOW_AFTER:
+        return (
+            f"Kueue on the manager has made no Workload for more than {SLOW_AFTER:.0f} s: "
+            f"is it running, and does it manage {view.kind.kind}s?"
+        )
+    return "waiting for Kueue on the manager"
+
+
+def _queued(view: View, seen: Observation) -> str:
+    message = told(view.workload, "QuotaReserved")
+    queue = seen.queue or "its queue"
+    if text_at(condition(view.workload, "QuotaReserved"), "reason") == "Inadmissible":
+        if waits_for_queue(message):
+            return f"waiting in {queue}, which takes no jobs now (stopped, or not set up): {message}"
+        return f"cannot be admitted from {queue}: {message}"
+    return f"waiting for quota in {queue}" + (f": {message}" if message else "")
+
+
+def _placing(view: View, seen: Observation) -> str:
+    if not seen.asked:
+        return _nobody_asked(view, _age(view, seen.quota_reserved))
+    if seen.hopeless_since is not None:
+        return "it has quota, but no region can grant it any more: " + _each(seen)
+    if all(check.stage in _MUTE and _age(view, check.since) > SLOW_AFTER for check in seen.checks):
+        return f"it has quota, but no region has answered for more than {SLOW_AFTER:.0f} s: " + _each(seen)
+    return "it has quota; waiting for a region to grant capacity"
+
+
+_MUTE = (Stage.SILENT, Stage.UNANSWERED)
+
+
+def _nobody_asked(view: View, waited: float) -> str:
+    if waited <= NOT_ASKED_AFTER:
+        return "it has quota; the manager is about to ask the regions"
+    away = [worker.where for worker in view.workers.values() if worker.trouble]
+    why = (
+        f"{', '.join(away)} cannot be reached, and the manager asks no region while it waits for one that hangs"
+        if away
+        else "see the MultiKueueClusters and the log of Kueue on the manager"
+    )
+    return f"it has quota, but the manager asks no region: {why}"
+
+
+def _each(seen: Observation) -> str:
+    """Return what each region says; those that say the same stand together."""
+    reasons = {region.cluster: region.reason for region in seen.dead}
+    by_text: dict[str, list[str]] = {}
+    for check in seen.checks:
+        by_text.setdefault(reasons.get(check.cluster) or _slow_text(check), []).append(check.where)
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in by_text.items())
+
+
+def _slow_text(check: RegionCheck) -> str:
+    if check.stage is Stage.SILENT:
+        return "no copy of the job has arrived there"
+    if check.stage is Stage.UNANSWERED:
+        return "its Kueue has not looked at the job"
+    return check.text or check.stage.value
+
+
+def _admitted(view: View, seen: Observation) -> str:
+    worker = view.workers.get(seen.cluster or "")
+    problem = startup_problem(worker.pods) if worker else None
+    return f"admitted in {seen.where or 'a worker'}, " + (
+        f"but {problem}" if problem else "waiting for its first container"
+    )
+
+
+def trouble_sentence(view: View, cluster: str | None) -> str:
+    """Return what cannot be reached that matters now: the manager, or the worker that runs the job."""
+    if view.manager_trouble:
+        since = _clock(view.manager_trouble_since)
+        return f"the manager cannot be reached{since}: {view.manager_trouble.rstrip('.')}; the job goes on without us"
+    worker = view.workers.get(cluster or "")
+    if worker is not None and worker.trouble:
+        since = _clock(worker.trouble_since)
+        return (
+            f"worker {worker.where} cannot be reached{since}: {worker.trouble.rstrip('.')}; only Kueue places it again"
+        )
+    return ""
+
+
+def _clock(since: float | None) -> str:
+    return f" since {datetime.fromtimestamp(since, UTC):%H:%M:%S} UTC" if since is not None else ""

@@ -1,0 +1,373 @@
+"""Follow one job to its end: watches in, one decision, and its consequences out.
+
+The loop is the same for a trigger, for an operator that does not defer, and for the hook. It wakes at a change of
+anything that is watched, asks ``observe`` what that means, says what is new, reads the pods of the placed dispatch, and
+stops at the job's end or at a verdict. It never polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_provider_multikueue.decisions import endings, narrate, report
+from airflow_provider_multikueue.decisions.jobs import QUEUE_LABEL, held_for, release
+from airflow_provider_multikueue.decisions.kinds import find_kind
+from airflow_provider_multikueue.decisions.names import CURSORS, DISPATCHES
+from airflow_provider_multikueue.decisions.orders import Orders, Verdict, next_deadline, verdict
+from airflow_provider_multikueue.decisions.outcome import Outcome
+from airflow_provider_multikueue.decisions.pods import pods_of_stay
+from airflow_provider_multikueue.decisions.results import read_result
+from airflow_provider_multikueue.decisions.workload import Memory, Observation, Phase, observe, remember
+from airflow_provider_multikueue.exceptions import (
+    FleetConfigurationError,
+    JobDeletedError,
+    MultiKueueError,
+    ResultError,
+)
+from airflow_provider_multikueue.fleets import stop
+from airflow_provider_multikueue.fleets.attention import Attention
+from airflow_provider_multikueue.fleets.notes import Notes
+from airflow_provider_multikueue.logs.reader import PodLogs
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.fleets.fleet import Fleet
+    from airflow_provider_multikueue.logs.emit import Sink
+    from airflow_provider_multikueue.logs.reader import LogPolicy
+
+__all__ = ["Following", "follow", "resolve"]
+
+DRAIN_SECONDS = 15.0
+"""How long the end of a job waits for its last log lines; the outcome does not depend on them."""
+
+LAST_STATUS_SECONDS = 2.0
+"""How long the end waits for the pods' final statuses, which hold the exit codes."""
+
+NOTE_SECONDS = 2.0
+"""How long a reader that stops waits for its last note; a manager whose Kueue hangs answers after 10 s."""
+
+SETTLE_SECONDS = 3.0
+NOTICE_SECONDS = 1.0
+LONGEST_SLEEP = 60.0
+SAVE_SECONDS = 5.0
+"""How often positions in the logs are saved: what a reader that is lost can make the next one repeat."""
+UNASKED_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Following:
+    """One job being followed; ``run`` may be called once."""
+
+    fleet: Fleet
+    job: Mapping[str, Any]
+    orders: Orders
+    sink: Sink
+    on_placement: Callable[[dict[str, Any]], None] = lambda _: None
+    clock: Callable[[], float] = time.time
+
+    _attention: Attention = field(init=False)
+    _memory: Memory = field(default_factory=Memory, init=False)
+    _seen: Observation | None = field(default=None, init=False)
+    _seen_at: float = field(default=0.0, init=False)
+    _saved_at: float = field(default=0.0, init=False)
+    _dispatches: report.Dispatches = field(default_factory=report.Dispatches, init=False)
+    _logs: PodLogs | None = field(default=None, init=False)
+    _notes: Notes = field(init=False)
+    _healer: stop.Healer = field(default_factory=stop.Healer, init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is watched yet."""
+        self._attention = Attention(self.fleet, self.job, self.sink)
+        self._notes = Notes(self._annotate)
+
+    async def run(self) -> Outcome:
+        """Wait until the orders are fulfilled, the job is over, or a verdict ends the wait."""
+        await self._attention.start()
+        self._dispatches = report.Dispatches.from_json(self._attention.annotation(DISPATCHES))
+        await self._release()
+        if self.orders.until == "now":
+            await self._settle()
+        while True:
+            self._attention.changed.clear()
+            seen = await self._look()
+            if outcome := await self._decide(seen):
+                return outcome
+            self._save_positions()
+            await self._sleep(seen)
+
+    async def hand_over(self) -> None:
+        """Leave the cursors of the open log streams on the job, for the reader that comes next."""
+        cursors = await self._logs.hand_over() if self._logs is not None else {}
+        if cursors and self.orders.may_delete:
+            self._notes.put(CURSORS, json.dumps({"streams": cursors}))
+            await self._notes.flush(NOTE_SECONDS)
+
+    def _save_positions(self) -> None:
+        """Note from time to time where the streams stand, for a reader that begins after this one was lost."""
+        if self._logs is None or not self.orders.may_delete or self.clock() < self._saved_at + SAVE_SECONDS:
+            return
+        self._saved_at = self.clock()
+        if self._logs.reading:
+            at = datetime.fromtimestamp(self._saved_at, UTC).isoformat()
+            self._notes.put(CURSORS, json.dumps({"streams": self._logs.positions(), "at": at}))
+
+    async def close(self) -> None:
+        """Let go of watches and streams; the job is left as it is."""
+        self._attention.close()
+        await self._notes.close()
+        if self._logs is not None:
+            await self._logs.close()
+
+    async def _release(self) -> None:
+        """Put the job into its queue, now that nothing it does can be missed."""
+        patch = release(self._attention.job, now=datetime.fromtimestamp(self.clock(), UTC))
+        if patch is None or not self.orders.may_delete:
+            self.orders = self.orders.after_holding(held_for(self._attention.job))
+            return
+        attention = self._attention
+        await attention.persist(lambda: self._patch(patch))
+        self.sink.record(logging.INFO, f"Joined queue {patch['metadata']['labels'][QUEUE_LABEL]}.")
+        created = datetime.fromisoformat(str((self._attention.job or {})["metadata"]["creationTimestamp"]))
+        self.orders = self.orders.after_holding(datetime.fromtimestamp(self.clock(), UTC) - created)
+        # Kueue makes the Workload within milliseconds: without it there would be nothing to tell but that.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(NOTICE_SECONDS):
+                while attention.workload is None:
+                    attention.changed.clear()
+                    await attention.changed.wait()
+                    attention.collect()
+
+    async def _settle(self) -> None:
+        """Give what has only begun to be watched a moment to be seen, as there will be no second look."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_SECONDS):
+                await self._look()
+                while not self._attention.settled:
+                    self._attention.changed.clear()
+                    await self._attention.changed.wait()
+
+    async def _look(self) -> Observation:
+        seen = self._observe()
+        await self._attention.widen(self._of_interest(seen), seen.cluster)
+        seen = self._observe()
+        self._tell(seen)
+        await self._read_pods()
+        return seen
+
+    def _of_interest(self, seen: Observation) -> tuple[str, ...]:
+        """Return the workers to watch; all of them when none is asked, since one that hangs holds up all the others."""
+        if seen.cluster:
+            return (*seen.asked, seen.cluster)
+        if seen.admitted is not None:
+            return self.fleet.worker_names  # admitted, and the manager does not say where
+        idle = seen.phase is Phase.PLACING and not seen.asked and self.clock() - self._seen_at > UNASKED_SECONDS
+        return self.fleet.worker_names if idle else seen.asked
+
+    def _observe(self) -> Observation:
+        self._attention.collect()
+        view = self._attention.view(self.clock())
+        self._memory = remember(self._memory, view)
+        return observe(replace(view, memory=self._memory))
+
+    def _tell(self, seen: Observation) -> None:
+        for level, text in narrate.narrate(self._seen, seen, region_of=self.fleet.region):
+            self.sink.record(level, text)
+        if seen.cluster and (self._seen is None or self._seen.cluster != seen.cluster):
+            placement = report.placement_part(seen)
+            if placement is not None:
+                self.on_placement(dict(placement))
+        before, self._dispatches = self._dispatches, self._dispatches.update(seen)
+        if len(before.items) and len(self._dispatches.items) > len(before.items) and self.orders.may_delete:
+            # A move is rare, and what came before it is nowhere else once the triggerer is restarted.
+            self._notes.put(DISPATCHES, self._dispatches.to_json())
+        if self._seen != seen:
+            self._seen, self._seen_at = seen, self.clock()
+
+    async def _read_pods(self) -> None:
+        if self.orders.until != "finished":
+            return
+        for name, pods in self._attention.pods.items():
+            cluster = await self.fleet.worker(name) if pods else None
+            if cluster is None:
+                continue
+            if self._logs is None:
+                cursors, lost_at = _cursors(self._attention.annotation(CURSORS))
+                self._logs = PodLogs(
+                    sink=self.sink,
+                    policy=cast("LogPolicy", self.orders.logs),
+                    cursors=cursors,
+                    resumed_at=lost_at,
+                    several=self._attention.pods_expected > 1,
+                )
+            self._logs.update(cluster, self.fleet.region(name), pods.values())
+
+    async def _patch(self, body: Mapping[str, Any]) -> None:
+        kind = self._attention.kind
+        resource = await self.fleet.manager.resource(kind.group, kind.plural)
+        await self.fleet.manager.patch(resource, self._attention.name, dict(body), self._attention.namespace)
+
+    async def _annotate(self, notes: dict[str, str]) -> None:
+        await self._patch({"metadata": {"uid": self.job["uid"], "annotations": notes}})
+
+    async def _decide(self, seen: Observation) -> Outcome | None:
+        if seen.ending is not None:
+            return await self._end(seen)
+        placed = seen.cluster is not None and seen.admitted is not None
+        if self.orders.until == "now" or (self.orders.until == "admitted" and placed):
+            return Outcome(report=await self._report(seen), ended=False)
+        judged = verdict(
+            seen,
+            self.orders,
+            dispatches=self._dispatches.items,
+            pods=self._attention.last_pods(seen.cluster),
+            tried=narrate.describe_waiting(seen, now=self.clock(), region_of=self.fleet.region),
+            now=self.clock(),
+        )
+        if judged is not None:
+            return await self._give_up(seen, judged)
+        if self.orders.heal and seen.dead:
+            await self._healer.heal(self.fleet, seen.dead, self.sink, self.clock())
+        return None
+
+    async def _end(self, seen: Observation) -> Outcome:
+        """Collect what only the worker knows, then report; bounded, since the outcome is already decided."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_STATUS_SECONDS):
+                while self._attention.unfinished(seen.cluster):
+                    self._attention.changed.clear()
+                    await self._attention.changed.wait()
+        self._attention.collect()
+        await self._read_pods()
+        if self._logs is not None:
+            await self._logs.drain(DRAIN_SECONDS)
+        tail = self._logs.tail() if self._logs is not None else []
+        error = endings.error_for(seen, self._attention.last_pods(seen.cluster), tail)
+        if seen.ending is not None and seen.ending.leaves_job and self.orders.may_delete:
+            await self._delete()
+        return await self._with_result(seen, error)
+
+    async def _with_result(self, seen: Observation, error: MultiKueueError | None) -> Outcome:
+        result = None
+        if error is None and self.orders.read_result:
+            try:
+                every = self.orders.read_result == "all"
+                pods = pods_of_stay(self._attention.last_pods(seen.cluster), seen.admitted)
+                result = read_result(pods, self._attention.kind, every=every)
+            except ResultError as failure:
+                error = failure
+        return Outcome(report=await self._report(seen, result), error=error)
+
+    async def _give_up(self, seen: Observation, judged: Verdict) -> Outcome:
+        self.sink.record(logging.ERROR, str(judged.error))
+        if judged.delete:
+            await self._delete()
+        if self._logs is not None:
+            await self._logs.drain(DRAIN_SECONDS / 3)
+        return Outcome(report=await self._report(seen), error=judged.error, ended=judged.delete)
+
+    async def _delete(self) -> None:
+        """Delete the job; that the manager refuses or hangs is told, and changes nothing about how the wait ended."""
+        from airflow_provider_multikueue.clusters.client import ApiError
+
+        try:
+            await stop.delete_job(self.fleet, self.job, self.sink)
+        except ApiError as error:
+            self.sink.record(logging.ERROR, f"The job could not be deleted and may still run: {error}")
+
+    async def _report(self, seen: Observation, result: Any = None) -> dict[str, Any]:
+        pods = pods_of_stay(self._attention.last_pods(seen.cluster), seen.admitted)
+        nodes = sorted({str(p["spec"]["nodeName"]) for p in pods if p.get("spec", {}).get("nodeName")})
+        whole = report.build_report(
+            seen,
+            job=report.parse_job_reference(self.job),
+            dispatches=self._dispatches,
+            nodes=nodes,
+            zones=await stop.zones_of(self.fleet, seen.cluster, nodes),
+            result=result,
+        )
+        return dict(whole)
+
+    async def _sleep(self, seen: Observation) -> None:
+        now = self.clock()
+        saving = self._saved_at + SAVE_SECONDS if self._logs is not None and self._logs.reading else None
+        times = (next_deadline(seen, self.orders), seen.recheck, self._seen_at + UNASKED_SECONDS, saving)
+        pause = min((max(t - now, 0.05) for t in times if t is not None and t > now - 1), default=LONGEST_SLEEP)
+        pause = min(pause, LONGEST_SLEEP)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._attention.changed.wait()
+
+
+def _cursors(text: str | None) -> tuple[dict[str, Any], datetime | None]:
+    """Return where an earlier reader left the streams, and when it was last seen if it did not leave in order."""
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        saved = json.loads(text or "{}")
+        streams, at = saved.get("streams"), saved.get("at")
+        return dict(streams or {}), datetime.fromisoformat(at) if at else None
+    return {}, None
+
+
+async def follow(
+    opened: AbstractAsyncContextManager[tuple[Fleet, object]],
+    job: Mapping[str, Any],
+    orders: Orders,
+    sink: Sink,
+    *,
+    on_placement: Callable[[dict[str, Any]], None] = lambda _: None,
+    on_cancel: Callable[[Following], Awaitable[None]] | None = None,
+) -> Outcome:
+    """Open the fleet and follow the job; what prevents that is an outcome too, and says what to do."""
+    from airflow_provider_multikueue.clusters.client import ApiError
+
+    try:
+        async with opened as (fleet, _):
+            following = Following(fleet, job, orders, sink, on_placement=on_placement)
+            try:
+                return await following.run()
+            except asyncio.CancelledError:
+                if on_cancel is not None:
+                    await on_cancel(following)
+                raise
+            finally:
+                await following.close()
+    except MultiKueueError as error:
+        return Outcome(report=None, error=error, ended=False)
+    except ApiError as error:
+        refused = error.status in (401, 403)
+        failure = FleetConfigurationError if refused else MultiKueueError
+        text = f"Job {job['namespace']}/{job['name']} can't be followed: {error}"
+        return Outcome(report=None, error=failure(text), ended=False)
+
+
+async def resolve(fleet: Fleet, job: object) -> dict[str, Any]:
+    """Return which object ``job`` is, its uid looked up where it is not stated.
+
+    Raises:
+        ManifestError: ``job`` is no job reference.
+        JobDeletedError: there is no such job on the manager.
+    """
+    from airflow_provider_multikueue.clusters.client import ApiError
+
+    part: dict[str, Any] = dict(report.parse_job_reference(job))
+    if part["uid"]:
+        return part
+    kind = find_kind(part["api_version"], part["kind"])
+    try:
+        resource = await fleet.manager.resource(kind.group, kind.plural)
+        found = await fleet.manager.get(resource, part["name"], part["namespace"])
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        raise JobDeletedError(
+            f"{part['kind']} {part['namespace']}/{part['name']} is not on the manager: it was never submitted "
+            f"there, or it ended and was removed. Give the report of the task that submitted it."
+        ) from error
+    return {**part, "uid": found["metadata"]["uid"]}

@@ -1,0 +1,329 @@
+"""Submit once: whatever is retried, restarted or run twice at a time, one job comes of one task instance.
+
+The name says whose job it is, so a second POST meets the first; what is there already is adopted when it is this task's
+own and of the same manifest. A lost answer to a POST is no special case: the next look finds the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_multikueue.decisions import jobs
+from airflow_provider_multikueue.decisions.kinds import Kind, find_kind
+from airflow_provider_multikueue.exceptions import FleetConfigurationError, ManifestError, MultiKueueError
+from airflow_provider_multikueue.fleets import stop
+from airflow_provider_multikueue.fleets.queues import QueueFacts, choose_queue, judge_queue, read_queue, stays_within
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.clusters.client import ApiError, Resource
+    from airflow_provider_multikueue.fleets.fleet import Fleet
+    from airflow_provider_multikueue.logs.emit import Sink
+
+__all__ = ["Request", "Submitted", "mark_reported", "submit"]
+
+RETRY_SECONDS = 120.0
+"""How long a refused or unanswered POST is repeated: Kueue's webhook answers 500 while Kueue restarts."""
+
+LEFTOVER_SECONDS = 30.0
+"""How long a new job waits for the last pods of a deleted one of the same name."""
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be submitted, for whom; the manifest is parsed, its templates rendered."""
+
+    manifest: Mapping[str, Any]
+    identity: jobs.Identity
+    owner: jobs.Owner
+    lifetime: jobs.Lifetime
+    queue_name: str | None = None
+    namespace: str | None = None
+    regions: Sequence[str] | None = None
+    priority_class: str | None = None
+    max_run_duration: timedelta | None = None
+    default_queue_name: str | None = None
+    default_namespace: str | None = None
+    hold: bool = False
+    """Create the job outside its queue; who follows it puts it in when all is watched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The job as the manager has it; ``adopted`` when it was there already."""
+
+    job: dict[str, Any]
+    adopted: bool
+
+
+async def submit(fleet: Fleet, request: Request, sink: Sink) -> Submitted:
+    """Submit the job, or adopt it; say in one line what was done.
+
+    Raises:
+        ManifestError: the API server refuses the manifest; the text has every field it names.
+        FleetConfigurationError: queue, priority class or rights are wrong.
+        RegionUnavailableError: the queue reaches other regions.
+        MultiKueueError: the manager did not take it within two minutes.
+    """
+    from airflow_provider_multikueue.clusters.client import ApiError
+
+    try:
+        return await _check_and_submit(fleet, request, sink)
+    except ApiError as error:
+        failure = FleetConfigurationError if error.status in (401, 403) else MultiKueueError
+        raise failure(f"The job could not be submitted: {error}") from error
+
+
+async def _check_and_submit(fleet: Fleet, request: Request, sink: Sink) -> Submitted:
+    kind = find_kind(str(request.manifest["apiVersion"]), str(request.manifest["kind"]))
+    draft, notes = _build(request, 1, request.queue_name)
+    facts = await _check_queue(fleet, request, draft, sink)
+    for note in notes:
+        sink.record(logging.WARNING, note)
+    submitted = await _submit(fleet, request, kind, facts.name, sink)
+    sink.record(logging.INFO, _announcement(fleet, submitted, facts))
+    return submitted
+
+
+def _announcement(fleet: Fleet, submitted: Submitted, facts: QueueFacts) -> str:
+    job = submitted.job["metadata"]
+    held = jobs.HELD in job["annotations"]
+    verb = "Took over" if submitted.adopted else "Created" if held else "Submitted"
+    reach = ", ".join(fleet.region(worker) or worker for worker in facts.clusters or ())
+    return (
+        f"{verb} {submitted.job['kind']} {job['namespace']}/{job['name']} (uid {job['uid']}) for queue {facts.name}"
+        f"{f', which reaches {reach}' if reach else ''}."
+        f"{' It joins the queue as soon as it is watched.' if held else ''}"
+    )
+
+
+async def mark_reported(fleet: Fleet, job: Mapping[str, Any], when: str) -> None:
+    """Note on the job that its end was reported, so that a later run of the task begins a new one."""
+    from airflow_provider_multikueue.clusters.client import ApiError
+
+    resource = await _resource(fleet, find_kind(str(job["api_version"]), str(job["kind"])))
+    body = {"metadata": {"uid": job["uid"], "annotations": {jobs.REPORTED: when}}}
+    try:
+        await fleet.manager.patch(resource, str(job["name"]), body, str(job["namespace"]))
+    except ApiError as error:
+        if error.status not in (404, 409):
+            raise
+
+
+async def _check_queue(fleet: Fleet, request: Request, draft: Mapping[str, Any], sink: Sink) -> QueueFacts:
+    """Return the queue to use, after what can be known to be wrong about it was refused."""
+    if request.regions is not None:
+        await fleet.learn_regions()
+    metadata = draft["metadata"]
+    name, namespace = metadata["labels"][jobs.QUEUE_LABEL], metadata["namespace"]
+    region_of = {worker: fleet.region(worker) for worker in fleet.worker_names}
+    facts = await read_queue(fleet.manager, namespace, name)
+    asked = request.queue_name or _label(request.manifest)
+    if request.regions is not None and not asked and not stays_within(facts, request.regions, region_of):
+        facts = await choose_queue(fleet.manager, namespace, regions=request.regions, region_of=region_of)
+        sink.record(logging.INFO, f"queue {facts.name} keeps the job within {', '.join(request.regions)}")
+    for note in judge_queue(facts, regions=request.regions, region_of=region_of):
+        sink.record(logging.WARNING, note)
+    await _check_priority(fleet, metadata["labels"].get(jobs.PRIORITY_LABEL), sink)
+    return facts
+
+
+def _label(manifest: Mapping[str, Any]) -> str | None:
+    labels = (manifest.get("metadata") or {}).get("labels") or {}
+    value = labels.get(jobs.QUEUE_LABEL)
+    return str(value) if value else None
+
+
+async def _check_priority(fleet: Fleet, name: str | None, sink: Sink) -> None:
+    from airflow_provider_multikueue.clusters.client import ApiError
+
+    if name is None:
+        return
+    resource = await fleet.manager.resource("kueue.x-k8s.io", "workloadpriorityclasses")
+    try:
+        await fleet.manager.get(resource, name)
+    except ApiError as error:
+        if error.status == 403:
+            sink.record(logging.WARNING, f"WorkloadPriorityClass {name} can't be checked: {error}")
+            return
+        if error.status != 404:
+            raise
+        known, _ = await fleet.manager.list(resource)
+        names = ", ".join(sorted(item["metadata"]["name"] for item in known)) or "none"
+        raise FleetConfigurationError(
+            f"WorkloadPriorityClass {name} does not exist on the manager; there are: {names}. Set priority_class= to "
+            f"one of them, or create it on the manager and on every worker. Nothing was submitted."
+        ) from None
+
+
+def _build(request: Request, generation: int, queue_name: str | None) -> tuple[dict[str, Any], list[str]]:
+    return jobs.build_job(
+        request.manifest,
+        identity=request.identity,
+        generation=generation,
+        owner=request.owner,
+        lifetime=request.lifetime,
+        queue_name=queue_name,
+        namespace=request.namespace,
+        priority_class=request.priority_class,
+        max_run_duration=request.max_run_duration,
+        default_queue_name=request.default_queue_name,
+        default_namespace=request.default_namespace,
+    )
+
+
+async def _submit(fleet: Fleet, request: Request, kind: Kind, queue: str, sink: Sink) -> Submitted:
+    resource = await _resource(fleet, kind)
+    taken_names = 0
+    for _ in range(ROUNDS):
+        draft, _ = _build(request, 1, queue)
+        namespace = draft["metadata"]["namespace"]
+        mine = await _mine(fleet, resource, namespace, request.identity)
+        generation = 1 + taken_names + max((jobs.generation_of(job) for job in mine if _is_past(job)), default=0)
+        wanted, _ = _build(request, generation, queue)
+        living = [job for job in mine if not _is_past(job)]
+        if living:
+            taken = await _take(fleet, resource, living[-1], wanted, sink)
+            if taken is not None:
+                return Submitted(taken, adopted=True)
+            continue
+        if request.owner.attempt > 1 and not await _name_is_free(fleet, namespace, wanted["metadata"]["name"]):
+            # Pods of a deleted job may still hold this name on a worker that can't be asked now.
+            wanted, _ = _build(request, max(generation, request.owner.attempt), queue)
+        created = await _create(fleet, resource, jobs.hold(wanted) if request.hold else wanted, namespace)
+        if created is not None:
+            return Submitted(created, adopted=False)
+        if await _is_foreign(fleet, resource, wanted, request.identity):
+            sink.record(logging.WARNING, f"The name {wanted['metadata']['name']} is taken by someone else's object.")
+            taken_names += 1
+    raise MultiKueueError(
+        f"Job of {request.identity.dag_id}.{request.identity.task_id} on the manager kept changing while it was to be "
+        f"submitted ({ROUNDS} rounds): is another run of the same task instance at work?"
+    )
+
+
+async def _is_foreign(fleet: Fleet, resource: Resource, wanted: Mapping[str, Any], identity: jobs.Identity) -> bool:
+    from airflow_provider_multikueue.clusters.client import ApiError
+
+    try:
+        found = await fleet.manager.get(resource, wanted["metadata"]["name"], wanted["metadata"]["namespace"])
+    except ApiError as error:
+        if error.status == 404:
+            return False
+        raise
+    return jobs.identity_of(found) != identity
+
+
+def _is_past(job: Mapping[str, Any]) -> bool:
+    return jobs.is_reported(job) or bool(job["metadata"].get("deletionTimestamp"))
+
+
+async def _mine(fleet: Fleet, resource: Resource, namespace: str, identity: jobs.Identity) -> list[dict[str, Any]]:
+    """Return this task instance's jobs, lowest generation first."""
+    items, _ = await fleet.manager.list(resource, namespace, labels=jobs.identity_selector(identity))
+    own = [job for job in items if jobs.identity_of(job) == identity]
+    return sorted(own, key=jobs.generation_of)
+
+
+async def _take(
+    fleet: Fleet, resource: Resource, existing: dict[str, Any], wanted: Mapping[str, Any], sink: Sink
+) -> dict[str, Any] | None:
+    """Take over a living job of this task, or delete one of another manifest; None: look again."""
+    from airflow_provider_multikueue.clusters.client import ApiError
+
+    metadata = existing["metadata"]
+    name, namespace = str(metadata["name"]), str(metadata["namespace"])
+    existing = {"apiVersion": wanted["apiVersion"], "kind": wanted["kind"], **existing}
+    if jobs.adopt_or_replace(existing, wanted) == "replace":
+        sink.record(logging.INFO, f"job {name} of an earlier try has another manifest: deleting it first")
+        part = {"api_version": wanted["apiVersion"], "kind": wanted["kind"], "namespace": namespace, "name": name}
+        await stop.delete_job(fleet, {**part, "uid": metadata["uid"]}, sink)
+        return None
+    annotations = {key: wanted["metadata"]["annotations"][key] for key in (jobs.OWNER, jobs.LIFETIME)}
+    body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": annotations}}
+    try:
+        taken = await fleet.manager.patch(resource, name, body, namespace)
+    except ApiError as error:
+        if error.status in (404, 409):
+            return None
+        raise _refused(error, wanted) from error
+    return {"apiVersion": wanted["apiVersion"], "kind": wanted["kind"], **taken}
+
+
+async def _name_is_free(fleet: Fleet, namespace: str, name: str) -> bool:
+    """Wait until no worker has pods of this name any more; False if that can't be had."""
+    try:
+        async with asyncio.timeout(LEFTOVER_SECONDS):
+            while await stop.left_on_workers(fleet, namespace, name):  # noqa: ASYNC110 - other clusters' state
+                await asyncio.sleep(0.5)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _create(fleet: Fleet, resource: Resource, wanted: dict[str, Any], namespace: str) -> dict[str, Any] | None:
+    """POST the job; None when one of that name is there (also after a POST whose answer was lost): look again."""
+    from airflow_provider_multikueue.clusters.client import ApiError
+
+    async def post() -> dict[str, Any] | None:
+        try:
+            created: dict[str, Any] = await fleet.manager.create(resource, wanted, namespace)
+        except ApiError as error:
+            if error.status == 409:
+                return None
+            raise
+        return created
+
+    try:
+        return await _persist(post)
+    except ApiError as error:
+        raise _refused(error, wanted) from error
+
+
+async def _persist(post: Callable[[], Awaitable[dict[str, Any] | None]]) -> dict[str, Any] | None:
+    from airflow_provider_multikueue.clusters.client import ApiError
+
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + RETRY_SECONDS
+    pause = 0.5
+    while True:
+        try:
+            return await post()
+        except ApiError as error:
+            passing = error.status in (0, 429) or error.status >= 500
+            if not passing or loop.time() + pause > deadline:
+                raise
+            await asyncio.sleep(max(pause, error.retry_after or 0.0))
+            pause = min(pause * 2, 10.0)
+
+
+def _refused(error: ApiError, wanted: Mapping[str, Any]) -> MultiKueueError:
+    what = f"{wanted['kind']} {wanted['metadata']['namespace']}/{wanted['metadata']['name']}"
+    if error.status in (400, 422):
+        return ManifestError(f"The manager refuses {what}: {error}. Correct the manifest. Nothing was submitted.")
+    if error.status in (401, 403, 404):
+        return FleetConfigurationError(f"{what} could not be submitted: {error}")
+    return MultiKueueError(
+        f"{what} could not be submitted within {RETRY_SECONDS:.0f} s: {error}. Is the manager's Kueue running? If a "
+        f"POST did reach the server, the next try of this task takes the job over."
+    )
+
+
+async def _resource(fleet: Fleet, kind: Kind) -> Resource:
+    from airflow_provider_multikueue.clusters.client import ApiError
+
+    try:
+        return await fleet.manager.resource(kind.group, kind.plural)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        raise FleetConfigurationError(
+            f"The manager does not know {kind.api_version} {kind.kind}: install its controller's CRDs on the manager "
+            f"and on every worker."
+        ) from error

@@ -1,0 +1,299 @@
+"""Lines and records on their way into task logs.
+
+A triggerer's log is a narrow pipe: each record is a blocking write in its event loop, to one supervisor that serves all
+triggers, and above some 500 records or half a megabyte a second everything in the process suffers. So all tasks of an
+event loop share one `Emitter`: what they have to say waits in a spool of each task, lines that wait together become one
+record, and the tasks take turns. A process that has a task's log to itself needs none of this and uses a `DirectSink`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import re
+import time
+import weakref
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from airflow_provider_multikueue.logs.sinks import DirectSink, LineSink, Sink, is_late, line_sink, with_time
+from airflow_provider_multikueue.logs.spool import Entry, Quota, Spool, Thinned
+from airflow_provider_multikueue.logs.text import RECORD_BYTES, Block, pieces
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.logs.lines import Mark
+
+__all__ = ["DirectSink", "Emitter", "LineSink", "Sink", "TaskSink", "line_sink", "shared_emitter"]
+
+RECORDS_PER_SECOND: Final = 500.0
+BYTES_PER_SECOND: Final = 500_000.0
+BURST: Final = 0.25
+"""Seconds' worth of the budget that may be spent at once."""
+TICK: Final = 0.05
+"""Lines that come within this time are joined; it bounds what joining adds to the delay."""
+SLICE: Final = 0.008
+"""Seconds for which records are written before the event loop may go on with other things."""
+SMALL_BYTES: Final = 4 * 1024
+"""A record may always be this large, even if the budget is nearly spent."""
+CROWD: Final = 2
+CROWD_BYTES: Final = 16 * 1024
+"""Most bytes in a record while more than that many other tasks wait for their turn."""
+DISK_BYTES: Final = 1 << 30
+"""What all spools of an event loop may take on disk."""
+FLUSH_SECONDS: Final = 60.0
+LAST_RECORDS: Final = 8
+"""Most records that a sink writes when it is closed in a hurry."""
+_LATE_SPAN: Final = len("2026-01-02T03:04:0")
+
+_FORGED = re.compile(r"^(?=\[\d{4}-[^\]\n]*\] \{)", re.MULTILINE)
+
+
+class TaskSink:
+    """The records and lines of one task, spooled until the emitter gives them their turn.
+
+    Records are written in the context in which the sink was made: Airflow finds the task that they belong to by it.
+    """
+
+    def __init__(self, emitter: Emitter, log: Any, spool: Spool, *, see: str = "") -> None:
+        self.see = see
+        """Where the whole output can be found, for the line that says how many lines were skipped."""
+        self._emitter = emitter
+        self._log = log
+        self._context = contextvars.copy_context()
+        self._spool = spool
+        self._thinned = Thinned()
+        self._complete = True
+        self._positions: dict[str, Mark] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._broken = self._closed = False
+
+    async def __aenter__(self) -> Self:
+        """Return the sink itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Wait until all is out, within a bound; when the task was cancelled there is no time for it."""
+        try:
+            if kind is None or issubclass(kind, Exception):
+                await self.flush(FLUSH_SECONDS)
+        finally:
+            self.close()
+
+    def record(self, level: int, text: str) -> None:
+        """Log one record, in turn with the lines."""
+        self._put(Entry(level, text))
+
+    def lines(self, source: str, block: Block) -> None:
+        """Log the block's lines, joined with what waits beside them."""
+        self._put(Entry(block.level, block.text, block.lines, block.time, source, block.mark))
+
+    def position(self, source: str) -> Mark | None:
+        """Return up to where lines of ``source`` are out."""
+        return self._positions.get(source)
+
+    def discard(self) -> None:
+        """Drop the lines that wait; records stay."""
+        waiting = [*self._drain(), *self._thinned.take()]
+        for entry in waiting:
+            if entry.source is None:
+                self._spool.push(entry)
+
+    async def settle(self, seconds: float) -> bool:
+        """Wait until all is out, at most that long; return whether it is."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        return not self.waiting
+
+    async def flush(self, seconds: float) -> bool:
+        """Wait until all is out; after that many seconds leave out all but errors and the last lines."""
+        if not await self.settle(seconds):
+            for count, entry in enumerate(self._drain()):
+                self._thinned.add(entry)
+                if count % 64 == 0:
+                    await asyncio.sleep(0)
+            await self.settle(FLUSH_SECONDS / 10)
+        return self._complete
+
+    def close(self) -> None:
+        """Write what can be written at once, and let go of the rest."""
+        for _ in range(LAST_RECORDS):
+            if not self.waiting:
+                break
+            self.emit(CROWD_BYTES)
+        self._closed = True
+        self._spool.close()
+        self._thinned = Thinned()
+        self._empty.set()
+        self._emitter.forget(self)
+
+    # -- for the emitter
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything waits for its turn."""
+        return len(self._spool) > 0 or bool(self._thinned)
+
+    def emit(self, limit: int) -> int:
+        """Write one record of about ``limit`` bytes at most; return its size."""
+        entries = self._next(limit)
+        text = "\n".join(entry.text for entry in entries if entry.lines)
+        size = 0
+        for piece in pieces(with_time(text, entries[0].time)) if any(e.lines for e in entries) else ():
+            self._write(entries[0].level, piece)
+            size += len(piece)
+        for entry in entries:
+            if entry.source is not None and entry.mark is not None:
+                self._positions[entry.source] = entry.mark
+        if not self.waiting:
+            self._empty.set()
+        return size
+
+    # -- inside
+
+    def _put(self, entry: Entry) -> None:
+        if self._broken:
+            return
+        if self._closed:
+            self._write(entry.level, entry.text)
+            return
+        if self._thinned or not self._spool.push(entry):
+            self._thinned.add(entry)
+        self._empty.clear()
+        self._emitter.wake(self)
+
+    def _drain(self) -> list[Entry]:
+        entries = []
+        while self._spool.peek() is not None:
+            entries.append(self._spool.pop())
+        return entries
+
+    def _next(self, limit: int) -> list[Entry]:
+        """Take the entries that make the next record."""
+        if self._spool.peek() is None:
+            self._complete = self._complete and not self._thinned.skipped
+            for entry in self._thinned.take(self.see):
+                self._spool.push(entry)
+            self._spool.peek()
+        first = self._spool.pop()
+        entries = [first]
+        size, late = len(first.text), is_late(first.time)
+        while (
+            (following := self._spool.peek()) is not None
+            and first.source is not None
+            and following.source is not None
+            and following.level == first.level
+            and size + len(following.text) < limit
+            and not (late and following.time[:_LATE_SPAN] != first.time[:_LATE_SPAN])
+        ):
+            entries.append(self._spool.pop())
+            size += len(following.text) + 1
+        return entries
+
+    def _write(self, level: int, text: str) -> None:
+        try:
+            self._context.run(_log, self._log, level, text)
+        except Exception:  # noqa: BLE001 - the supervisor is gone: nobody can read it any more
+            self._broken = True
+            self._spool.close()
+            self._thinned = Thinned()
+
+
+def _log(log: Any, level: int, text: str) -> None:
+    if level < logging.INFO and not _enabled(log, level):
+        level = logging.INFO  # a line of the job is shown, whatever level Airflow's own records have to have
+    if isinstance(log, logging.Logger) and "] {" in text:
+        # until 2.11 goes: its log is plain text, in which a line could pass for a record of Airflow
+        text = _FORGED.sub(" ", text)
+    log.log(level, "%s", text)
+
+
+def _enabled(log: Any, level: int) -> bool:
+    for name in ("is_enabled_for", "isEnabledFor"):
+        with contextlib.suppress(Exception):
+            return bool(getattr(log, name)(level))
+    return False
+
+
+class Emitter:
+    """Shares what the log of this event loop can carry among its tasks, in turn, one record each."""
+
+    def __init__(
+        self,
+        *,
+        records_per_second: float = RECORDS_PER_SECOND,
+        bytes_per_second: float = BYTES_PER_SECOND,
+        disk_bytes: int = DISK_BYTES,
+    ) -> None:
+        self._rates = (records_per_second, bytes_per_second)
+        self._left = [records_per_second * BURST, bytes_per_second * BURST]
+        self._filled = time.monotonic()
+        self._quota = Quota(disk_bytes)
+        self._queue: deque[TaskSink] = deque()
+        self._queued: set[TaskSink] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def sink(self, log: Any, *, see: str = "") -> TaskSink:
+        """Return a sink for the task whose context this is called in; ``async with`` flushes and closes it."""
+        return TaskSink(self, log, Spool(quota=self._quota), see=see)
+
+    def wake(self, sink: TaskSink) -> None:
+        """Give the sink its turn soon."""
+        if sink not in self._queued:
+            self._queued.add(sink)
+            self._queue.append(sink)
+        if self._task is None or self._task.done():
+            # in a context of its own, since it is no task's
+            self._task = asyncio.get_running_loop().create_task(self._run(), context=contextvars.Context())
+
+    def forget(self, sink: TaskSink) -> None:
+        """Drop the sink from the queue."""
+        if sink in self._queued:
+            self._queued.discard(sink)
+            self._queue.remove(sink)
+
+    async def _run(self) -> None:
+        await asyncio.sleep(TICK)
+        while self._queue:
+            more = self._serve()
+            await asyncio.sleep(SLICE if more else TICK)
+
+    def _serve(self) -> bool:
+        """Write what the budget allows; return whether it ended for the time that it took."""
+        started = time.monotonic()
+        self._refill(started)
+        for _ in range(len(self._queue)):
+            if min(self._left) <= 0:
+                return False
+            if time.monotonic() - started > SLICE:
+                return True
+            sink = self._queue.popleft()
+            self._queued.discard(sink)
+            if sink.waiting:
+                most = CROWD_BYTES if len(self._queue) > CROWD else RECORD_BYTES
+                size = sink.emit(min(most, max(int(self._left[1]), SMALL_BYTES)))
+                self._left[0] -= 1
+                self._left[1] -= size
+            if sink.waiting and sink not in self._queued:
+                self._queued.add(sink)
+                self._queue.append(sink)
+        return bool(self._queue)
+
+    def _refill(self, now: float) -> None:
+        passed, self._filled = now - self._filled, now
+        for index, rate in enumerate(self._rates):
+            self._left[index] = min(self._left[index] + rate * passed, rate * BURST)
+
+
+_emitters: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Emitter] = weakref.WeakKeyDictionary()
+
+
+def shared_emitter() -> Emitter:
+    """Return the emitter of the running event loop."""
+    return _emitters.setdefault(asyncio.get_running_loop(), Emitter())

@@ -1,0 +1,94 @@
+"""Where a task's records, and the lines of its containers, go."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from airflow_provider_multikueue.logs.text import Block, pieces
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.logs.lines import Mark
+
+__all__ = ["DirectSink", "LineSink", "Sink", "is_late", "line_sink", "with_time"]
+
+LATE: Final = 3.0
+"""Seconds after which it is said when lines were written, because the record's own time no longer tells."""
+
+
+class Sink(Protocol):
+    """Where a task's log records go."""
+
+    def record(self, level: int, text: str) -> None:
+        """Log ``text`` as one record; a percent sign in it is no placeholder."""
+
+
+@runtime_checkable
+class LineSink(Sink, Protocol):
+    """A sink that also takes lines of streams, and knows how far each stream has come out."""
+
+    def lines(self, source: str, block: Block) -> None:
+        """Log lines of the stream ``source``, joined with others into records as it fits."""
+
+    def position(self, source: str) -> Mark | None:
+        """Return up to where lines of ``source`` are in the task log; None: not one of them is."""
+
+    def discard(self) -> None:
+        """Drop the lines of streams that are not out yet, since another reader will begin at `position`."""
+
+    async def settle(self, seconds: float) -> bool:
+        """Wait until all is out, at most that long; return whether it is."""
+
+    async def flush(self, seconds: float) -> bool:
+        """Wait until all is out; False when some had to be left out."""
+
+
+def line_sink(sink: Sink) -> LineSink:
+    """Return a sink for lines: ``sink`` itself if it is one, else one that gives all to it at once."""
+    return sink if isinstance(sink, LineSink) else DirectSink(sink)
+
+
+class DirectSink:
+    """Writes at once, without a limit: for a process that has a task's log to itself."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._positions: dict[str, Mark] = {}
+
+    def record(self, level: int, text: str) -> None:
+        """Log one record."""
+        self._sink.record(level, text)
+
+    def lines(self, source: str, block: Block) -> None:
+        """Log the block as one record."""
+        text = with_time(block.text, block.time)
+        for piece in pieces(text):
+            self._sink.record(max(block.level, logging.INFO), piece)
+        self._positions[source] = block.mark
+
+    def position(self, source: str) -> Mark | None:
+        """Return where the stream stands."""
+        return self._positions.get(source)
+
+    def discard(self) -> None:
+        """Do nothing: all is out."""
+
+    async def settle(self, seconds: float) -> bool:
+        """Return True: all is out."""
+        return True
+
+    async def flush(self, seconds: float) -> bool:
+        """Return True: all is out."""
+        return True
+
+
+def with_time(text: str, written: str) -> str:
+    """Return the text under a line with its time, if that was a while ago."""
+    return f"── written {written[:10]} {written[11:19]} UTC ──\n{text}" if is_late(written) else text
+
+
+def is_late(written: str) -> bool:
+    """Return whether that time is so long ago that a record's own time would mislead."""
+    return bool(written) and time.time() - datetime.fromisoformat(f"{written[:19]}+00:00").timestamp() > LATE
