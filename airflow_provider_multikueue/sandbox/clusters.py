@@ -189,7 +189,7 @@ class Cluster:
         ports = self.ports
         return {
             "health": {"healthProbeBindAddress": f"127.0.0.1:{ports.health}"},
-            "metrics": {"bindAddress": f"127.0.0.1:{ports.metrics}"},
+            "metrics": {"bindAddress": f"127.0.0.1:{ports.metrics}", "enableClusterQueueResources": True},
             "webhook": {"host": "127.0.0.1", "port": ports.webhook, "certDir": str(home / "webhook")},
             "leaderElection": {"leaderElect": False},
         }
