@@ -30,6 +30,7 @@ def one_job(dag_id: str, **operator: Any) -> None:
 one_job("deferred", deferrable=True)
 one_job("in_worker", deferrable=False)
 one_job("retried", deferrable=True, retries=2, retry_delay=timedelta(seconds=1))
+one_job("sturdy", deferrable=True, retries=50, retry_delay=timedelta(seconds=1))
 one_job("impatient", deferrable=True, admission_timeout=timedelta(seconds=8))
 one_job("limited", deferrable=True, execution_timeout=timedelta(seconds=12))
 one_job("kept", deferrable=True, on_kill_action="keep")
