@@ -1,0 +1,1 @@
+"""What waiting, submitting and logging cost, beside Airflow's own Kubernetes trigger: ``make bench``."""
