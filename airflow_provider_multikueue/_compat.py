@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         TaskDeferred,
         conf,
     )
+        Stats,
     from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "TaskInstanceKeys",
     "TriggerEvent",
     "base_url",
+    "Stats",
     "conf",
     "connection_form_widgets",
     "get_connection",

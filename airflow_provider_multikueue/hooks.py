@@ -23,10 +23,13 @@ from airflow_provider_multikueue._compat import (
     mask_secrets,
     task_instance_id,
 )
+from airflow_provider_multikueue.decisions.measures import measures_of_submission
 from airflow_provider_multikueue.decisions.names import Identity, Lifetime, Owner
 from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.decisions.report import JobPart, Placement, Report, job_part, validate_report
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
+from airflow_provider_multikueue.masking import mask_tokens
+from airflow_provider_multikueue.metrics import emit, reporting
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.decisions.connection import FleetConfig
@@ -35,7 +38,16 @@ if TYPE_CHECKING:
     from airflow_provider_multikueue.fleets.submit import Request, Submitted
     from airflow_provider_multikueue.logs.emit import Sink
 
-__all__ = ["LogSink", "MultiKueueHook", "load_config", "owner_of_task", "resolve_config", "run_sync"]
+__all__ = [
+    "LogSink",
+    "MultiKueueHook",
+    "count_submission",
+    "load_config",
+    "open_connection",
+    "owner_of_task",
+    "resolve_config",
+    "run_sync",
+]
 
 T = TypeVar("T")
 
@@ -157,11 +169,8 @@ class MultiKueueHook(BaseHook):
     @asynccontextmanager
     async def open(self) -> AsyncIterator[tuple[Fleet, FleetConfig]]:
         """Open the fleet for asynchronous use."""
-        from airflow_provider_multikueue.fleets.fleet import open_fleet
-
-        config = await load_config(self.multikueue_conn_id)
-        async with open_fleet(config) as fleet:
-            yield fleet, config
+        async with reporting(), open_connection(self.multikueue_conn_id) as opened:
+            yield opened
 
     async def _submit(self, job: object, **wishes: Any) -> Submitted:
         from airflow_provider_multikueue.fleets.submit import submit
@@ -169,7 +178,9 @@ class MultiKueueHook(BaseHook):
         sink = LogSink(self.log)
         async with self.open() as (fleet, config):
             request = prepare(job, fleet=fleet, config=config, sink=sink, **wishes)
-            return await submit(fleet, request, sink)
+            submitted = await submit(fleet, request, sink)
+        count_submission(submitted)
+        return submitted
 
     async def _follow(self, job: object, orders: Orders) -> Outcome:
         from airflow_provider_multikueue.fleets.follow import follow, resolve
@@ -201,6 +212,16 @@ class LogSink:
     def record(self, level: int, text: str) -> None:
         """Log ``text`` as it is: a percent sign in it is no placeholder."""
         self.log.log(level, "%s", text)
+
+
+@asynccontextmanager
+async def open_connection(conn_id: str) -> AsyncIterator[tuple[Fleet, FleetConfig]]:
+    """Open the fleet of an Airflow connection: its tokens are masked as they come, and rotated ones looked up again."""
+    from airflow_provider_multikueue.fleets.fleet import open_fleet
+
+    config = await load_config(conn_id)
+    async with open_fleet(config, look_up=lambda: load_config(conn_id), mask=mask_tokens) as fleet:
+        yield fleet, config
 
 
 async def load_config(conn_id: str) -> FleetConfig:
@@ -261,6 +282,12 @@ def prepare(
         default_namespace=config.namespace,
         **wishes,
     )
+
+
+def count_submission(submitted: Submitted) -> None:
+    """Count the job in Airflow's metrics, unless it was there already."""
+    if not submitted.adopted:
+        emit(measures_of_submission(submitted.job))
 
 
 def identity_of_task(ti: TaskInstanceKeys, deployment: str) -> Identity:

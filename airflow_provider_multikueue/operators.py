@@ -167,7 +167,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         from airflow_provider_multikueue.decisions.report import job_part
         from airflow_provider_multikueue.fleets.stop import delete_on_manager
         from airflow_provider_multikueue.fleets.submit import submit
-        from airflow_provider_multikueue.hooks import LogSink, prepare
+        from airflow_provider_multikueue.hooks import LogSink, count_submission, prepare
 
         sink = LogSink(self.log)
         async with self.hook.open() as (fleet, config):
@@ -185,7 +185,8 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
                 max_run_duration=self.max_run_duration,
                 hold=self.wait_until == "finished",
             )
-            part = dict(job_part((await submit(fleet, request, sink)).job))
+            submitted = await submit(fleet, request, sink)
+            part = dict(job_part(submitted.job))
             self._waiting.job = part
             # A kill during the submission found no job to delete yet.
             if self._waiting.killed and self.on_kill_action == "delete":
@@ -195,6 +196,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
 
     def _lifetime(self) -> Any:
         from airflow_provider_multikueue.decisions.names import Lifetime
+            count_submission(submitted)
 
         if self.on_kill_action == "keep":
             return Lifetime(kind="detached")
@@ -211,6 +213,9 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         if job is not None:
             self.hook.run(lambda fleet, _: self._settle(fleet, job, outcome, ti))
         if outcome.error is not None:
+        from airflow_provider_multikueue.decisions.measures import measures_of_outcome
+        from airflow_provider_multikueue.metrics import emit
+
             raise outcome.error
         return report
 
@@ -219,6 +224,8 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         from airflow_provider_multikueue.fleets.submit import mark_reported
         from airflow_provider_multikueue.hooks import LogSink
 
+        if self.wait_until != "submitted":
+            emit(measures_of_outcome(outcome, job))
         push_links(ti, fleet, job, outcome.report and outcome.report["placement"])
         failed = outcome.error is not None
         if outcome.ended and (self.cleanup == "always" or (self.cleanup == "on_success" and not failed)):

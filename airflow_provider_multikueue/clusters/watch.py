@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_provider_multikueue.clusters.client import ApiError
 from airflow_provider_multikueue.clusters.store import Known, Store
 from airflow_provider_multikueue.clusters.subscription import Subscription, Trouble
+from airflow_provider_multikueue.tally import tally
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.clusters.client import Cluster, Resource
@@ -255,6 +256,7 @@ class SharedWatch:
         self._accepted_at = 0.0
         self._silent = False
         self._failures += 1
+        tally.add("multikueue.watch_reconnects", cluster=self._cluster.name if self._cluster else "unknown")
         if self._failures == 1:
             self._failing_since = time.time()
         if status == 410:

@@ -19,7 +19,15 @@ from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from airflow_provider_multikueue.logs.sinks import DirectSink, LineSink, Sink, is_late, line_sink, with_time
+from airflow_provider_multikueue.logs.sinks import (
+    DirectSink,
+    LineSink,
+    Sink,
+    count_lines,
+    is_late,
+    line_sink,
+    with_time,
+)
 from airflow_provider_multikueue.logs.spool import Entry, Quota, Spool, Thinned
 from airflow_provider_multikueue.logs.text import RECORD_BYTES, Block, pieces
 
@@ -91,6 +99,7 @@ class TaskSink:
 
     def lines(self, source: str, block: Block) -> None:
         """Log the block's lines, joined with what waits beside them."""
+        count_lines(block)
         self._put(Entry(block.level, block.text, block.lines, block.time, source, block.mark))
 
     def position(self, source: str) -> Mark | None:

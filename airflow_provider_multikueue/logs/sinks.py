@@ -8,11 +8,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from airflow_provider_multikueue.logs.text import Block, pieces
+from airflow_provider_multikueue.tally import tally
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.logs.lines import Mark
 
-__all__ = ["DirectSink", "LineSink", "Sink", "is_late", "line_sink", "with_time"]
+__all__ = ["DirectSink", "LineSink", "Sink", "count_lines", "is_late", "line_sink", "with_time"]
 
 LATE: Final = 3.0
 """Seconds after which it is said when lines were written, because the record's own time no longer tells."""
@@ -63,6 +64,7 @@ class DirectSink:
 
     def lines(self, source: str, block: Block) -> None:
         """Log the block as one record."""
+        count_lines(block)
         text = with_time(block.text, block.time)
         for piece in pieces(text):
             self._sink.record(max(block.level, logging.INFO), piece)
@@ -82,6 +84,11 @@ class DirectSink:
     async def flush(self, seconds: float) -> bool:
         """Return True: all is out."""
         return True
+
+
+def count_lines(block: Block) -> None:
+    """Count the lines of a block on its way into a task's log."""
+    tally.add("multikueue.log_lines", block.lines)
 
 
 def with_time(text: str, written: str) -> str:
