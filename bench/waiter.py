@@ -2,7 +2,7 @@
 
 Each line on standard input is a JSON object, each answer one on standard output. ``python -m bench.waiter ours`` (or
 ``peer``) then understands: ``start`` (begin to wait for ``jobs``), ``measure`` (for ``seconds``), ``events`` (wait for
-``count`` of them, at most ``seconds``), ``profile``-free by design: py-spy attaches from outside.
+``count`` of them, at most ``seconds``) and what else `Waiter` can do. What the triggers log goes to standard error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import contextvars
 import gc
 import json
-import logging
 import os
 import sys
 import time
@@ -43,9 +42,15 @@ class Lag:
         if begun:
             loop.call_at(self._due, self._tick)
 
+    def stop(self) -> None:
+        """Measure no more: the timer itself takes some percent of a processor."""
+        self._due = None
+
     def _tick(self) -> None:
+        if self._due is None:
+            return
         loop = asyncio.get_running_loop()
-        late = max(0.0, loop.time() - (self._due or 0.0))
+        late = max(0.0, loop.time() - self._due)
         while late >= 0:
             self.seconds.append(late)
             late -= TICK
@@ -71,7 +76,6 @@ class Waiter:
 
     def __init__(self, make: Callable[[dict[str, str]], Any]) -> None:
         self.lag = Lag()
-        self.records = Counting()
         self._make = make
         self._tasks: list[asyncio.Task[None]] = []
         self._events: dict[str, tuple[float, Any]] = {}
@@ -102,22 +106,21 @@ class Waiter:
             self._news.set()
 
     async def measure(self, *, seconds: float) -> dict[str, Any]:
-        """Look at the process for a while in which nothing happens, or whatever happens."""
+        """Look at the process for a while: first at what it uses, then as long at the loop's lag."""
         gc.collect()
-        records, fds = self.records.count, _open_files()
-        self.lag.start()
+        self.lag.stop()
         cpu, begun = time.process_time(), time.monotonic()
         await asyncio.sleep(seconds)
-        passed = time.monotonic() - begun
+        used, passed = time.process_time() - cpu, time.monotonic() - begun
+        self.lag.start()
+        await asyncio.sleep(seconds)
         return {
             "waiting": self.waiting,
-            "cpu_percent": 100 * (time.process_time() - cpu) / passed,
+            "cpu_percent": 100 * used / passed,
             "memory_bytes": memory_bytes(),
             "empty_bytes": self._empty,
             "lag": self._lags(),
-            "open_files": fds,
-            "records": self.records.count - records,
-            "records_in_all": self.records.count,
+            "open_files": _open_files(),
         }
 
     async def events(self, *, count: int, seconds: float) -> dict[str, Any]:
@@ -165,19 +168,6 @@ def _outcome(payload: Any) -> str:
 
 def _open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-class Counting(logging.Handler):
-    """Counts log records and writes them nowhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Format the record, as whoever writes it would, and count it."""
-        record.getMessage()
-        self.count += 1
 
 
 # -- the two
@@ -232,8 +222,6 @@ async def _serve(who: str) -> None:
     make = _imported(who)
     gc.collect()
     waiter = Waiter(make)
-    logging.getLogger().handlers[:] = [waiter.records]
-    logging.getLogger().setLevel(logging.INFO)
     while line := await lines.readline():
         asked = json.loads(line)
         answer = await getattr(waiter, asked.pop("do"))(**asked)
