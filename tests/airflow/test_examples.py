@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import pytest
@@ -10,6 +11,9 @@ from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.api import Sandbox
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
+
+ON_AIRFLOW_2 = "MULTIKUEUE_TEST_AIRFLOW_PYTHON" in os.environ
+"""The long tests run again on Airflow 2.11, which that variable names."""
 
 PROGRAM = {
     "image": "busybox",
@@ -48,3 +52,15 @@ def test_ten_jobs_spread_over_the_regions(fleet: Sandbox, airflow: LocalAirflow)
     assert sum(counted.values()) == 10
     assert set(counted) <= set(fleet.regions)
     assert len(counted) > 1
+
+
+@pytest.mark.skipif(ON_AIRFLOW_2, reason="Airflow 2 has no retry policies")
+def test_code_that_fails_is_not_tried_again_by_the_policy(fleet: Sandbox, airflow: LocalAirflow) -> None:
+    fleet.capacity("us-east4", after=1)
+    failing = {**PROGRAM, "args": ["exit 3"]}
+    run = airflow.sync(airflow.trigger("retry_by_cause", conf=failing))
+    assert airflow.sync(airflow.wait_run("retry_by_cause", run, within=120)) == "failed"
+    train = airflow.sync(airflow.task_instance("retry_by_cause", run, "train"))
+    assert (train["state"], train["try_number"]) == ("failed", 1)
+    report = airflow.sync(airflow.xcom("retry_by_cause", run, "train", "report"))
+    assert report["phase"] == "FAILED"
