@@ -28,6 +28,7 @@ from airflow_provider_multikueue.decisions.names import Identity, Lifetime, Owne
 from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.decisions.report import JobPart, Placement, Report, job_part, validate_report
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
+from airflow_provider_multikueue.masking import mask_tokens
 from airflow_provider_multikueue.metrics import emit, reporting
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ __all__ = [
     "MultiKueueHook",
     "count_submission",
     "load_config",
+    "open_connection",
     "owner_of_task",
     "resolve_config",
     "run_sync",
@@ -167,11 +169,8 @@ class MultiKueueHook(BaseHook):
     @asynccontextmanager
     async def open(self) -> AsyncIterator[tuple[Fleet, FleetConfig]]:
         """Open the fleet for asynchronous use."""
-        from airflow_provider_multikueue.fleets.fleet import open_fleet
-
-        config = await load_config(self.multikueue_conn_id)
-        async with reporting(), open_fleet(config) as fleet:
-            yield fleet, config
+        async with reporting(), open_connection(self.multikueue_conn_id) as opened:
+            yield opened
 
     async def _submit(self, job: object, **wishes: Any) -> Submitted:
         from airflow_provider_multikueue.fleets.submit import submit
@@ -213,6 +212,16 @@ class LogSink:
     def record(self, level: int, text: str) -> None:
         """Log ``text`` as it is: a percent sign in it is no placeholder."""
         self.log.log(level, "%s", text)
+
+
+@asynccontextmanager
+async def open_connection(conn_id: str) -> AsyncIterator[tuple[Fleet, FleetConfig]]:
+    """Open the fleet of an Airflow connection: its tokens are masked as they come, and rotated ones looked up again."""
+    from airflow_provider_multikueue.fleets.fleet import open_fleet
+
+    config = await load_config(conn_id)
+    async with open_fleet(config, look_up=lambda: load_config(conn_id), mask=mask_tokens) as fleet:
+        yield fleet, config
 
 
 async def load_config(conn_id: str) -> FleetConfig:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue._compat import AirflowNotFoundException, base_url, get_connection, mask_secrets
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
-from airflow_provider_multikueue.hooks import identity_of_task, load_config, owner_of_task
+from airflow_provider_multikueue.hooks import identity_of_task, open_connection, owner_of_task
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.airflow_api import AirflowAddress, AirflowApi
@@ -40,12 +40,10 @@ async def reap(
     answer, `ApiError` when the manager refuses.
     """
     from airflow_provider_multikueue.decisions.connection import deployment_name
-    from airflow_provider_multikueue.fleets.fleet import open_fleet
     from airflow_provider_multikueue.fleets.reaper import Reaper
 
-    config = await load_config(multikueue_conn_id)
     address = await _address(airflow_conn_id)
-    async with open_fleet(config) as fleet:
+    async with open_connection(multikueue_conn_id) as (fleet, config):
         deployment = deployment or deployment_name(config, base_url=base_url(), manager_server=fleet.manager.server)
         reaper = Reaper(
             fleet=fleet,

@@ -115,13 +115,11 @@ class MultiKueueJobTrigger(BaseTrigger):
                 pushes.drop(ti)
 
     async def _kill(self) -> None:
-        from airflow_provider_multikueue.fleets.fleet import open_fleet
-        from airflow_provider_multikueue.hooks import LogSink, load_config, owner_of_task
+        from airflow_provider_multikueue.hooks import LogSink, open_connection, owner_of_task
 
         try:
             async with asyncio.timeout(KILL_SECONDS):
-                config = await load_config(self.multikueue_conn_id)
-                async with open_fleet(config) as fleet:
+                async with open_connection(self.multikueue_conn_id) as (fleet, _):
                     await kill.kill(
                         fleet,
                         self.job,

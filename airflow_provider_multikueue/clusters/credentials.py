@@ -18,7 +18,7 @@ import base64
 import binascii
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_provider_multikueue.clusters import exec_plugin, tls
 from airflow_provider_multikueue.clusters.kubeconfig import configuration_error, read_file, select
 from airflow_provider_multikueue.clusters.proxy import proxy_for
+from airflow_provider_multikueue.decisions.secret_texts import secret_leaves
 
 if TYPE_CHECKING:
     import ssl
@@ -52,6 +53,8 @@ class Access:
     """Epoch seconds at which to load again, before anything ends."""
     fingerprint: str = ""
     """Equal as long as open connections can be kept."""
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """The texts that must appear in no log."""
 
 
 class Source(Protocol):
@@ -165,7 +168,17 @@ def access_for(cluster: Mapping[str, Any], user: Mapping[str, Any], *, expires: 
         expires=proof.expires,
         renew_at=_renew_at(proof),
         fingerprint=settings.fingerprint(server, cluster.get("tls-server-name"), proxy),
+        secrets=frozenset(_secrets({"proxy-url": proxy}, user, proof)),
     )
+
+
+def _secrets(cluster: Mapping[str, Any], user: Mapping[str, Any], proof: _Proof) -> Iterator[str]:
+    """Yield what was given as a secret, and what was made of it."""
+    yield from secret_leaves([cluster, {key: value for key, value in user.items() if key != "exec"}])
+    if proof.authorization:
+        yield proof.authorization.partition(" ")[2]
+    if proof.key:
+        yield proof.key.decode("ascii", "replace")
 
 
 def _renew_at(proof: _Proof) -> float | None:

@@ -16,7 +16,7 @@ from airflow_provider_multikueue.clusters.credentials import InCluster, InlineKu
 from airflow_provider_multikueue.clusters.resources import ACCESS_REVIEWS, Call, Resource
 from airflow_provider_multikueue.clusters.resources import call as about
 from airflow_provider_multikueue.clusters.sending import Sender
-from airflow_provider_multikueue.clusters.transport import PROBE, Transport
+from airflow_provider_multikueue.clusters.transport import PROBE, Mask, SourceAnew, Transport
 
 __all__ = ["Server"]
 
@@ -30,10 +30,11 @@ PROBE_PAUSE = 5.0
 class Server:
     """The connection to one API server."""
 
-    def __init__(self, name: str, source: Source) -> None:
+    def __init__(
+        self, name: str, source: Source, *, mask: Mask | None = None, source_anew: SourceAnew | None = None
+    ) -> None:
         self.name = name
-        self.source = source
-        self._transport = Transport(name, source)
+        self._transport = Transport(name, source, mask=mask, source_anew=source_anew)
         self._sender = Sender(self._transport)
         self._discovered: dict[tuple[str, str], Resource] = {}
         self._discovery = asyncio.Lock()
@@ -62,13 +63,17 @@ class Server:
         return await cls.connect(name, InCluster())
 
     @classmethod
-    async def connect(cls, name: str, source: Source) -> Self:
+    async def connect(
+        cls, name: str, source: Source, *, mask: Mask | None = None, source_anew: SourceAnew | None = None
+    ) -> Self:
         """Return the cluster that ``source`` leads to, its credentials loaded; nothing is sent to it yet.
+
+        ``mask`` is told the secrets of each load. After a refusal ``source_anew`` is asked for another source.
 
         Where who gives the credentials does not answer now, the first request meets that, as it would meet the
         cluster's own silence.
         """
-        cluster = cls(name, source)
+        cluster = cls(name, source, mask=mask, source_anew=source_anew)
         with contextlib.suppress(ConnectionError):
             await cluster._transport.access()
         return cluster

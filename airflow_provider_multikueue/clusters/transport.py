@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
     from airflow_provider_multikueue.clusters.credentials import Access, Source
 
-__all__ = ["LOG", "LOG_FOLLOW", "PROBE", "UNARY", "WATCH", "Timeouts", "Transport"]
+__all__ = ["LOG", "LOG_FOLLOW", "PROBE", "UNARY", "WATCH", "Mask", "SourceAnew", "Timeouts", "Transport"]
+
+Mask = Callable[[Iterable[str]], Awaitable[None]]
+"""Hides texts in all logs of this process."""
+SourceAnew = Callable[[], Awaitable["Source | None"]]
+"""Asks whoever gave the source whether there is another one by now."""
 
 REQUESTS_AT_ONCE = 32
 RENEWAL_PAUSE = 1.0
@@ -51,10 +56,14 @@ LOG_FOLLOW = Timeouts(silence=None)
 class Transport:
     """Sends requests with credentials that are good; knows HTTP, but no Kubernetes."""
 
-    def __init__(self, name: str, source: Source) -> None:
+    def __init__(
+        self, name: str, source: Source, *, mask: Mask | None = None, source_anew: SourceAnew | None = None
+    ) -> None:
         self.slots = asyncio.Semaphore(REQUESTS_AT_ONCE)
         self.name = name
         self._source = source
+        self._mask = mask
+        self._source_anew = source_anew
         self._access: Access | None = None
         self._loaded = 0.0
         self._loading: asyncio.Task[Access] | None = None
@@ -161,22 +170,26 @@ class Transport:
         if self._access is refused:
             await asyncio.sleep(self._loaded + RENEWAL_PAUSE - time.time())
         if self._access is refused or self._access is None:
-            return await self._load()
+            return await self._load(refused=True)
         return self._access
 
-    async def _load(self) -> Access:
-        return await asyncio.shield(self._start_loading())
+    async def _load(self, *, refused: bool = False) -> Access:
+        return await asyncio.shield(self._start_loading(refused=refused))
 
-    def _start_loading(self) -> asyncio.Task[Access]:
+    def _start_loading(self, *, refused: bool = False) -> asyncio.Task[Access]:
         """Return the one load that is under way, for all who need it."""
         if self._loading is None or self._loading.done():
-            self._loading = asyncio.create_task(self._load_once(), name=f"credentials of {self.name}")
+            self._loading = asyncio.create_task(self._load_once(refused=refused), name=f"credentials of {self.name}")
             self._loading.add_done_callback(_consume)
         return self._loading
 
-    async def _load_once(self) -> Access:
+    async def _load_once(self, *, refused: bool) -> Access:
         try:
+            if refused and self._source_anew is not None:
+                self._source = await self._source_anew() or self._source
             access = await asyncio.to_thread(self._source.load)
+            if self._mask is not None:
+                await self._mask(access.secrets)
         except Exception as error:
             if self._access is None:
                 raise

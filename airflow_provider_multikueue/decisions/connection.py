@@ -12,13 +12,14 @@ import hashlib
 import ipaddress
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from airflow_provider_multikueue.decisions.secret_texts import secret_leaves
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ WORKER_KEYS = frozenset({*WORKER_FORMS, "context", "region", "gke_endpoint"})
 WORKER_SOURCES = ("gke", "cluster_profiles", "manager_secrets")
 GKE_ENDPOINTS = ("public", "private", "dns")
 GKE_NAME = re.compile(r"projects/[^/]+/(?:locations|zones)/(?P<location>[a-z0-9-]+)/clusters/[^/]+")
-SECRET_KEYS = {"token", "password", "client-key-data", "id-token", "refresh-token", "access-token", "client-secret"}
 SECRET_LENGTH = 5
 """Shorter texts are not masked: masking them would hide half of every log line."""
 
@@ -79,7 +79,7 @@ class ClusterConfig:
 
     def secrets(self) -> set[str]:
         """Return the texts that must be masked wherever they appear."""
-        inline = _secret_leaves(_yaml(self.value)) if self.form is Form.INLINE else ()
+        inline = secret_leaves(_yaml(self.value)) if self.form is Form.INLINE else ()
         return {*inline, *(self.google.secrets() if self.google else ())}
 
 
@@ -287,27 +287,6 @@ def _yaml(text: str) -> object:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError):
-        return None
-
-
-def _secret_leaves(value: object, *, secret: bool = False) -> Iterator[str]:
-    """Yield the texts under keys that hold secrets, at any depth."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _secret_leaves(item, secret=key in SECRET_KEYS)
-            if key == "proxy-url" and isinstance(item, str) and (password := _password(item)):
-                yield password
-    elif isinstance(value, list):
-        for item in value:
-            yield from _secret_leaves(item, secret=secret)
-    elif secret and value is not None:
-        yield str(value)
-
-
-def _password(url: str) -> str | None:
-    try:
-        return urlsplit(url).password
-    except ValueError:
         return None
 
 

@@ -21,8 +21,10 @@ from airflow_provider_multikueue.clusters.client import JOBS, PODS, ApiError, Cl
 from airflow_provider_multikueue.clusters.credentials import InCluster, InlineKubeconfig, KubeconfigFile, Source
 from airflow_provider_multikueue.clusters.watch import SharedWatch
 from airflow_provider_multikueue.decisions.connection import ClusterConfig, FleetConfig, Form
+from airflow_provider_multikueue.fleets.rotation import LookUp, Rotation
 
 if TYPE_CHECKING:
+    from airflow_provider_multikueue.clusters.transport import Mask
     from airflow_provider_multikueue.fleets.discovery import Found
 
 __all__ = ["MANAGER", "Fleet", "open_fleet", "source_of"]
@@ -92,9 +94,11 @@ def source_of(config: ClusterConfig) -> Source:
 class Fleet:
     """The clusters of one connection on one event loop."""
 
-    def __init__(self, config: FleetConfig, manager: Cluster) -> None:
-        self.config = config
+    def __init__(self, rotation: Rotation, manager: Cluster, mask: Mask | None) -> None:
+        self.config = rotation.config
         self.manager = manager
+        self._rotation = rotation
+        self._mask = mask
         self._found: dict[str, Found] = {}
         self._looked: float | None = None
         self._learned: dict[str, str | None] = {}
@@ -123,7 +127,9 @@ class Fleet:
                 source = await self.source(name)
                 if source is None:
                     return None
-                self._workers[name] = cluster = await Cluster.connect(name, source)
+                self._workers[name] = cluster = await Cluster.connect(
+                    name, source, mask=self._mask, source_anew=lambda: self._source_anew(name)
+                )
                 if self.region(name) is None:
                     # Behind its back, since a worker that does not answer must hold nobody up.
                     self._learning[name] = _spawn(self._learn_region(cluster), "region")
@@ -131,11 +137,20 @@ class Fleet:
 
     async def source(self, name: str) -> Source | None:
         """Return where the credentials of a worker come from; None when it is not among the workers."""
-        if name in self.config.workers:
-            return source_of(self.config.workers[name])
+        if name in self._rotation.config.workers:
+            return source_of(self._rotation.config.workers[name])
         if name not in self._found:
             await self.find_workers()
         return self._found[name].source if name in self._found else None
+
+    async def _source_anew(self, name: str) -> Source | None:
+        """Return where a worker's credentials come from by now, if its connection was changed."""
+        if not await self._rotation.look():
+            return None
+        if name not in self._rotation.config.workers and self._rotation.config.workers_from:
+            self._looked = None
+            await self.find_workers()
+        return await self.source(name)
 
     async def find_workers(self) -> None:
         """Look for workers where the connection says that they are to be found, at most once a minute."""
@@ -146,7 +161,7 @@ class Fleet:
 
         self._looked = now
         try:
-            self._found = {**self._found, **await find_workers(self.config, self.manager)}
+            self._found = {**self._found, **await find_workers(self._rotation.config, self.manager)}
         except ConnectionError as error:
             log.warning("The workers can't be found now, trying again later: %s", error)
         except ApiError as error:
@@ -277,8 +292,13 @@ _shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]
 
 
 @contextlib.asynccontextmanager
-async def open_fleet(config: FleetConfig) -> AsyncIterator[Fleet]:
+async def open_fleet(
+    config: FleetConfig, *, look_up: LookUp | None = None, mask: Mask | None = None
+) -> AsyncIterator[Fleet]:
     """Give the fleet of a connection, shared with all others on this loop that opened the same.
+
+    ``look_up`` reads the connection again when a cluster refuses its credentials, in case they were changed there.
+    ``mask`` is told each token and key as it is loaded.
 
     Nothing is sent to the manager yet, unless workers are to be found there. Raises FleetConfigurationError when its
     credentials cannot be loaded.
@@ -287,7 +307,7 @@ async def open_fleet(config: FleetConfig) -> AsyncIterator[Fleet]:
     fleets = _shared.setdefault(loop, {})
     shared = fleets.get(config.digest)
     if shared is None:
-        shared = fleets[config.digest] = _Shared(_spawn(_connect(config), "open"))
+        shared = fleets[config.digest] = _Shared(_spawn(_connect(config, look_up, mask), "open"))
         shared.keeper = _spawn(_keep(shared, fleets, config.digest), "keep")
     shared.users += 1
     shared.changed.set()
@@ -302,8 +322,14 @@ async def open_fleet(config: FleetConfig) -> AsyncIterator[Fleet]:
         shared.changed.set()
 
 
-async def _connect(config: FleetConfig) -> Fleet:
-    fleet = Fleet(config, await Cluster.connect(MANAGER, source_of(config.manager)))
+async def _connect(config: FleetConfig, look_up: LookUp | None, mask: Mask | None) -> Fleet:
+    rotation = Rotation(config, look_up)
+
+    async def manager_anew() -> Source | None:
+        return source_of(rotation.config.manager) if await rotation.look() else None
+
+    manager = await Cluster.connect(MANAGER, source_of(config.manager), mask=mask, source_anew=manager_anew)
+    fleet = Fleet(rotation, manager, mask)
     try:
         await fleet.find_workers()
     except BaseException:

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from airflow_provider_multikueue.clusters import transport
 from airflow_provider_multikueue.clusters.client import ApiError
 from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.decisions.names import JOB_LABEL
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
 from airflow_provider_multikueue.fleets import fleet as fleets
 from airflow_provider_multikueue.fleets.fleet import open_fleet
-from tests.unit.apiserver import ApiServer, Feed, kubeconfig, listed, obj, until
+from tests.unit.apiserver import ApiServer, Feed, kubeconfig, listed, obj, status, until
 
 
 @pytest.fixture
@@ -226,5 +227,72 @@ async def test_nothing_secret_is_in_the_fleets_representations(server, tmp_path)
     async with open_fleet(config) as fleet:
         with pytest.raises(ApiError) as caught:
             await fleet.manager.resource("none", "none")
-        for thing in (config, fleet.manager.source, fleet.manager._transport._access, caught.value):
+        for thing in (config, fleet.manager._transport._source, fleet.manager._transport._access, caught.value):
             assert "secret-token" not in repr(thing)
+
+
+# -- a connection that changes while its fleet is open
+
+
+def inline(server: ApiServer, token: str) -> FleetConfig:
+    config = json.dumps(kubeconfig(server.url, token=token))
+    return FleetConfig.from_extra({"manager_kube_config": config}, conn_id="fleet")
+
+
+async def test_a_connection_is_looked_up_again_after_a_401_and_its_new_token_is_used(server, monkeypatch):
+    monkeypatch.setattr(transport, "RENEWAL_PAUSE", 0.0)
+    good = status(401), {"gitVersion": "v1.35.4"}
+    server.on("GET", "/version", {"gitVersion": "v1.35.4"}, *good)
+    looked, hidden = [], set()
+
+    async def look_up() -> FleetConfig:
+        looked.append(1)
+        return inline(server, "second-token")
+
+    async def mask(secrets) -> None:
+        hidden.update(secrets)
+
+    async with open_fleet(inline(server, "first-token"), look_up=look_up, mask=mask) as fleet:
+        await fleet.manager.version()
+        assert (looked, hidden) == ([], {"first-token"})
+        assert await fleet.manager.version()
+    assert [seen.headers["Authorization"].split("-")[0] for seen in server.seen] == [
+        "Bearer first",
+        "Bearer first",
+        "Bearer second",
+    ]
+    assert (looked, hidden) == ([1], {"first-token", "second-token"})
+
+
+async def test_a_worker_too_gets_what_its_connection_says_by_now(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(transport, "RENEWAL_PAUSE", 0.0)
+    server.on("GET", "/version", status(401), {"gitVersion": "v1.35.4"})
+
+    def config(token: str) -> FleetConfig:
+        (tmp_path / token).write_text(json.dumps(kubeconfig(server.url, token=token)))
+        worker = {"kube_config_path": str(tmp_path / token), "region": "us-east4"}
+        extra = {"manager_kube_config_path": str(tmp_path / token), "workers": {"us": worker}}
+        return FleetConfig.from_extra(extra, conn_id="fleet")
+
+    async def look_up() -> FleetConfig:
+        return config("second-token")
+
+    async with open_fleet(config("first-token"), look_up=look_up) as fleet:
+        worker = await fleet.worker("us")
+        assert worker is not None
+        assert await worker.version()
+    assert server.seen[-1].headers["Authorization"] == "Bearer second-token"
+
+
+async def test_a_connection_that_cannot_be_looked_up_leaves_all_as_it_was(server, monkeypatch, caplog):
+    monkeypatch.setattr(transport, "RENEWAL_PAUSE", 0.0)
+    server.on("GET", "/version", status(401))
+
+    async def look_up() -> FleetConfig:
+        raise FleetConfigurationError("Airflow has no connection 'fleet'.")
+
+    async with open_fleet(inline(server, "only-token"), look_up=look_up) as fleet:
+        with pytest.raises(ApiError, match="401"):
+            await fleet.manager.version()
+    assert "can't be looked up again" in caplog.text
+    assert "only-token" not in caplog.text

@@ -1,0 +1,47 @@
+"""Hides tokens and keys in Airflow's logs that are known only once a cluster's credentials were loaded.
+
+They come without end, at worst every few seconds, while Airflow's masker keeps all that it was ever told and searches
+each line for all of it. So a long secret is hidden by its end, without which the rest is worth nothing, and the newest
+ones are hidden: what they replace has expired, or was refused.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from airflow_provider_multikueue._compat import mask_secrets, unmask
+
+__all__ = ["mask_tokens"]
+
+HIDDEN = 48
+"""Characters that are hidden of a long secret."""
+SHORTEST = 5
+"""Shorter texts are not masked: masking them would hide half of every log line."""
+KEPT = 64
+"""Secrets hidden at once: several of each cluster."""
+
+_hidden: OrderedDict[str, None] = OrderedDict()
+
+
+async def mask_tokens(secrets: Iterable[str]) -> None:
+    """Hide each of the texts in every log of this process, and of its supervisor, from here on."""
+    new = []
+    for text in sorted(map(_hideable, secrets)):
+        if len(text) < SHORTEST:
+            continue
+        if text not in _hidden:
+            new.append(text)
+        _hidden[text] = None
+        _hidden.move_to_end(text)
+    while len(_hidden) > KEPT:
+        oldest, _ = _hidden.popitem(last=False)
+        if len(oldest) == HIDDEN:  # a short one may be somebody else's secret as well
+            unmask(oldest)
+    await mask_secrets(new)
+
+
+def _hideable(secret: str) -> str:
+    """Return what to hide of a secret: of a PEM its last line of data; Google fills its tokens up with dots."""
+    lines = [line for line in secret.splitlines() if not line.startswith("-----")]
+    return lines[-1].rstrip(".=")[-HIDDEN:] if lines else ""
