@@ -58,8 +58,8 @@ def describe_waiting(observation: Observation, *, now: float | None = None, regi
     """Return one line for a slow heartbeat: what the job waits for, for how long, and what each region says."""
     del region_of
     waited = ""
-    if now is not None and observation.submitted is not None:
-        waited = f" for {duration(now - observation.submitted.timestamp())}"
+    if now is not None and observation.joined is not None:
+        waited = f" for {duration(now - observation.joined.timestamp())}"
     if observation.phase is Phase.RUNNING:
         return f"Still running in {observation.place}{_pods(observation)}{_since(now, observation.started)}."
     text = f"Waiting{waited}: {observation.waiting or observation.phase.value.lower()}"
@@ -129,16 +129,20 @@ def _progress(before: Observation, current: Observation) -> Iterator[Line]:
     reserved_now = current.phase is Phase.PLACING and before.phase in (Phase.SUBMITTED, Phase.QUEUED, Phase.EVICTED)
     if reserved_now:
         queue = f" in {current.queue}" if current.queue else ""
-        yield logging.INFO, f"Quota reserved{queue}{_between(current.submitted, current.quota_reserved)}."
+        after = " again" if current.came_from else _between(current.joined, current.quota_reserved)
+        yield logging.INFO, f"Quota reserved{queue}{after}."
     if current.phase is Phase.PLACING and _asked_anew(before, current):
         names = ", ".join(check.where for check in current.checks)
         yield logging.INFO, f"Asking {len(current.asked)} region{'s' if len(current.asked) != 1 else ''}: {names}."
     if _arrived(before, current):
-        yield logging.INFO, f"Admitted in {current.place}{_between(current.submitted, current.admitted)}."
+        yield logging.INFO, f"Admitted in {current.place}{_between(current.joined, current.admitted)}."
         if current.region is None:
             yield logging.WARNING, _unlisted(current.cluster)
     if current.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
         yield logging.INFO, f"Running in {current.where}{_pods(current)}."
+    for failed in current.failures:
+        if current.phase is Phase.RUNNING and failed not in before.failures:
+            yield logging.WARNING, f"A pod failed in {current.where}, and the job goes on: {failed}."
 
 
 def _asked_anew(before: Observation, current: Observation) -> bool:
@@ -188,8 +192,12 @@ def _said(check: RegionCheck) -> str:
 
 
 def _dead(region: DeadRegion) -> str:
-    then = "It is not asked again by itself." if region.healable else "Nothing here can make it be asked again."
-    return f"{region.where} will not grant capacity any more: {region.reason}. {then}"
+    then = ""
+    if region.curable:
+        then = " It does not ask again by itself."
+        if not region.healable:
+            then += " Deleting the job's Workload there would make it: heal=True, with the right to do so, does that."
+    return f"{region.where} will not grant capacity any more: {region.reason}.{then}"
 
 
 def _waits(before: Observation, current: Observation) -> Iterator[Line]:

@@ -14,6 +14,7 @@ __all__ = [
     "SKEW",
     "ContainerEnd",
     "container_ends",
+    "failed_pods",
     "first_start",
     "node_lost",
     "pods_of_stay",
@@ -76,6 +77,23 @@ def _ends_of(pod: Pod) -> Iterator[ContainerEnd]:
             created=text_at(pod, "metadata", "creationTimestamp"),
             finished=text_at(ended, "finishedAt"),
         )
+
+
+def failed_pods(pods: Iterable[Pod]) -> tuple[str, ...]:
+    """Say how each pod failed, the earliest first; none when there is no other pod with which the job goes on."""
+    known = list(pods)
+    if all(text_at(pod, "status", "phase") not in ("Pending", "Running") for pod in known):
+        return ()
+    failed = [pod for pod in known if text_at(pod, "status", "phase") == "Failed"]
+    failed.sort(key=lambda pod: (text_at(pod, "metadata", "creationTimestamp"), text_at(pod, "metadata", "name")))
+    return tuple(f"{text_at(pod, 'metadata', 'name')} ({_how_it_failed(pod)})" for pod in failed)
+
+
+def _how_it_failed(pod: Pod) -> str:
+    end = next((end for end in container_ends([pod]) if end.failed), None)
+    if end is None:
+        return text_at(pod, "status", "reason") or "no reason given"
+    return end.reason if end.reason not in ("", "Error") else f"exit code {end.exit_code}"
 
 
 def first_start(pods: Iterable[Pod]) -> datetime | None:

@@ -5,7 +5,7 @@ The manager shows nothing of this before admission: a job that waits well and on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from airflow_provider_multikueue.decisions.views import CopyMemory, DeadRegion, 
 
 __all__ = [
     "asked_clusters",
+    "by_what_they_say",
     "dead_regions",
     "is_copy",
     "is_inactive",
@@ -70,6 +71,14 @@ def waits_for_queue(message: str) -> bool:
     return message.rstrip(".").endswith("is inactive")
 
 
+def by_what_they_say(said: Iterable[tuple[str, str]]) -> str:
+    """Return what each place says, given as pairs, in one text; those that say the same stand together."""
+    by_text: dict[str, list[str]] = {}
+    for where, text in said:
+        by_text.setdefault(text, []).append(where)
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in by_text.items())
+
+
 def newest_request(worker: WorkerView) -> Mapping[str, Any] | None:
     """Return the newest ProvisioningRequest of the job on this worker."""
     return max(worker.provisioning, key=lambda item: text_at(item, "metadata", "creationTimestamp"), default=None)
@@ -92,8 +101,10 @@ def _stage(view: View, worker: WorkerView) -> Answer:
     workload = worker.workload
     if worker.trouble:
         return Stage.UNREACHABLE, worker.trouble, None
+    if worker.looking:
+        return Stage.SILENT, "", None
     if not worker.readable:
-        return Stage.UNREADABLE, "cannot be read with this connection", None
+        return Stage.UNREADABLE, "", None
     if worker.job is not None and not is_copy(view, worker.job):
         return Stage.FAILED, "another job of the same name is in the way", None
     if workload is None:
@@ -207,6 +218,7 @@ def _made(worker: WorkerView, reason: str, since: float, *, healable: bool) -> D
         reason=reason.rstrip("."),
         since=since,
         healable=healable and worker.can_heal,
+        curable=healable,
         namespace=text_at(worker.workload, "metadata", "namespace"),
         name=text_at(worker.workload, "metadata", "name"),
         uid=text_at(worker.workload, "metadata", "uid"),

@@ -19,6 +19,7 @@ from airflow_provider_multikueue.decisions.regions import (
     NOT_ASKED_AFTER,
     SLOW_AFTER,
     STRANDED_AFTER,
+    by_what_they_say,
     is_copy,
     is_inactive,
     waits_for_queue,
@@ -195,7 +196,7 @@ def _all_regions_dead(view: View, seen: Observation) -> Ending | None:
         return None
     if view.now - seen.hopeless_since < HOPELESS_GRACE:
         return None
-    message = "; ".join(f"{region.where}: {region.reason}" for region in seen.dead)
+    message = by_what_they_say((region.where, region.reason) for region in seen.dead)
     return Ending(kind="rejected", reason="AllRegionsDead", message=message)
 
 

@@ -77,7 +77,10 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """What is known of a job on one worker. ``can_heal``: whether we may delete the copy of its Workload there."""
+    """What is known of a job on one worker.
+
+    ``can_heal``: whether we may delete the copy of its Workload there. ``looking``: the first look is still under way.
+    """
 
     cluster: str
     region: str | None = None
@@ -88,6 +91,7 @@ class WorkerView:
     provisioning: tuple[Object, ...] = ()
     pods: tuple[Object, ...] = ()
     readable: bool = True
+    looking: bool = False
     can_heal: bool = True
 
     @property
@@ -167,7 +171,8 @@ class RegionCheck:
 class DeadRegion:
     """A region that will not answer any more for this job.
 
-    ``healable``: deleting the Workload ``namespace/name`` with ``uid`` on that worker makes the manager ask there anew.
+    ``curable``: deleting the Workload ``namespace/name`` with ``uid`` on that worker makes the manager ask there anew.
+    ``healable``: we may do so.
     """
 
     cluster: str
@@ -175,6 +180,7 @@ class DeadRegion:
     reason: str
     since: float
     healable: bool
+    curable: bool = False
     namespace: str = ""
     name: str = ""
     uid: str = ""
@@ -227,9 +233,10 @@ class Observation:
 
     ``override`` names the rule that made us not believe the manager; ``trouble`` says what cannot be reached;
     ``elsewhere`` names the places where another copy of the job runs too, which a worker that was lost may leave;
-    ``hopeless_since`` is set while every region that was asked is dead; ``came_from`` is the place that an evicted job
-    left last, and ``moved_because`` why it did; ``recheck`` is the epoch time at which the same view means something
-    else, by the clock alone.
+    ``joined`` is when it came into its queue, out of which it is held until it is watched; ``failures`` says how pods
+    failed in this dispatch, without whom it goes on; ``hopeless_since`` is set while every region that
+    was asked is dead; ``came_from`` is the place that an evicted job left last, and ``moved_because`` why it did;
+    ``recheck`` is the epoch time at which the same view means something else, by the clock alone.
     """
 
     phase: Phase
@@ -242,6 +249,7 @@ class Observation:
     dead: tuple[DeadRegion, ...] = ()
     hopeless_since: float | None = None
     submitted: datetime | None = None
+    joined: datetime | None = None
     quota_reserved: datetime | None = None
     admitted: datetime | None = None
     started: datetime | None = None
@@ -251,6 +259,7 @@ class Observation:
     cluster_queue: str | None = None
     priority_class: str | None = None
     pods_running: int = 0
+    failures: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
     ending: Ending | None = None
     waiting: str = ""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from airflow_provider_multikueue.decisions.conditions import condition, text_at, told
 from airflow_provider_multikueue.decisions.pods import startup_problem
-from airflow_provider_multikueue.decisions.regions import NOT_ASKED_AFTER, SLOW_AFTER, waits_for_queue
+from airflow_provider_multikueue.decisions.regions import NOT_ASKED_AFTER, SLOW_AFTER, by_what_they_say, waits_for_queue
 from airflow_provider_multikueue.decisions.views import Observation, Phase, RegionCheck, Stage, View
 
 __all__ = ["trouble_sentence", "waiting_sentence"]
@@ -80,12 +80,9 @@ def _nobody_asked(view: View, waited: float) -> str:
 
 
 def _each(seen: Observation) -> str:
-    """Return what each region says; those that say the same stand together."""
+    """Return what each region says."""
     reasons = {region.cluster: region.reason for region in seen.dead}
-    by_text: dict[str, list[str]] = {}
-    for check in seen.checks:
-        by_text.setdefault(reasons.get(check.cluster) or _slow_text(check), []).append(check.where)
-    return "; ".join(f"{', '.join(names)}: {text}" for text, names in by_text.items())
+    return by_what_they_say((check.where, reasons.get(check.cluster) or _slow_text(check)) for check in seen.checks)
 
 
 def _slow_text(check: RegionCheck) -> str:

@@ -20,10 +20,10 @@ from airflow_provider_multikueue.decisions.conditions import (
     time_at,
     transition,
 )
-from airflow_provider_multikueue.decisions.jobs import PRIORITY_LABEL, QUEUE_LABEL
+from airflow_provider_multikueue.decisions.jobs import PRIORITY_LABEL, QUEUE_LABEL, held_for
 from airflow_provider_multikueue.decisions.kinds import get_at, outcome
 from airflow_provider_multikueue.decisions.memory import remember
-from airflow_provider_multikueue.decisions.pods import SKEW, first_start, pods_of_stay, running_pods
+from airflow_provider_multikueue.decisions.pods import SKEW, failed_pods, first_start, pods_of_stay, running_pods
 from airflow_provider_multikueue.decisions.regions import asked_clusters, dead_regions, is_copy, region_checks
 from airflow_provider_multikueue.decisions.verdicts import managers_word, next_look, override
 from airflow_provider_multikueue.decisions.views import (
@@ -77,6 +77,7 @@ def _basics(view: View) -> Observation:
         namespace=text_at(job or workload, "metadata", "namespace") or view.memory.namespace,
         name=text_at(job, "metadata", "name") or _owner_name(workload) or view.memory.name,
         submitted=time_at(job or workload, "metadata", "creationTimestamp"),
+        joined=_joined(view),
         quota_reserved=transition(workload, "QuotaReserved") if reserved else None,
         admitted=transition(workload, "Admitted") if is_true(workload, "Admitted") else None,
         queue=text_at(workload, "spec", "queueName") or text_at(job, "metadata", "labels", QUEUE_LABEL) or None,
@@ -87,6 +88,11 @@ def _basics(view: View) -> Observation:
         evicted=transition(workload, "Evicted") if is_true(workload, "Evicted") else None,
         evicted_reason=_evicted_reason(view),
     )
+
+
+def _joined(view: View) -> datetime | None:
+    created = time_at(view.job or view.workload, "metadata", "creationTimestamp")
+    return created + held_for(view.job) if created else None
 
 
 def _came_from(view: View) -> str:
@@ -170,6 +176,7 @@ def _at(view: View, seen: Observation, cluster: str) -> Observation:
         started=started or seen.started,
         flavors=_flavors(worker.workload) or _flavors(view.workload),
         pods_running=running_pods(pods),
+        failures=failed_pods(pods),
         elsewhere=() if seen.phase.ended else _elsewhere(view, cluster),
     )
 

@@ -144,8 +144,8 @@ class Attention:
                 self._told.add(trouble.text)
                 self.sink.record(logging.WARNING, f"{trouble.text} The job itself is not affected.")
 
-    def view(self, now: float) -> View:
-        """Return all that is known at ``now``, for ``observe``."""
+    def view(self, now: float, can_heal: Callable[[str], bool] = lambda _: True) -> View:
+        """Return all that is known at ``now``, for ``observe``; ``can_heal`` says where dead copies can be deleted."""
         trouble = next((s.trouble for s in (self._jobs, self._workloads) if s is not None and s.trouble), None)
         return View(
             kind=self.kind,
@@ -153,7 +153,7 @@ class Attention:
             job_seen=self.job is not None or bool(self._jobs and self._jobs.synced),
             workload=_newest(self._workloads),
             workload_seen=self.workload is not None,
-            workers={name: self._worker_view(name, copies) for name, copies in self._copies.items()},
+            workers={name: self._worker_view(name, copies, can_heal(name)) for name, copies in self._copies.items()},
             now=now,
             manager_trouble=trouble.text if trouble else None,
             manager_trouble_since=trouble.since if trouble else None,
@@ -182,7 +182,7 @@ class Attention:
         pod_sets = (self.workload or {}).get("spec", {}).get("podSets") or ()
         return sum(int(pod_set.get("count") or 1) for pod_set in pod_sets)
 
-    def _worker_view(self, name: str, copies: Copies) -> WorkerView:
+    def _worker_view(self, name: str, copies: Copies, can_heal: bool) -> WorkerView:
         trouble = copies.workload.trouble
         return WorkerView(
             cluster=name,
@@ -194,6 +194,8 @@ class Attention:
             provisioning=tuple(copies.provisioning.objects.values()),
             pods=tuple(self.last_pods(name)),
             readable=copies.workload.synced or trouble is not None,
+            looking=not (copies.workload.synced or trouble),
+            can_heal=can_heal,
         )
 
     async def _attend(self, name: str) -> Copies | None:

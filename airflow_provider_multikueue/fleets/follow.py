@@ -173,7 +173,7 @@ class Following:
 
     def _observe(self) -> Observation:
         self._attention.collect()
-        view = self._attention.view(self.clock())
+        view = self._attention.view(self.clock(), self._can_heal)
         self._memory = remember(self._memory, view)
         return observe(replace(view, memory=self._memory))
 
@@ -181,6 +181,10 @@ class Following:
         for level, text in narrate.narrate(self._seen, seen, region_of=self.fleet.region):
             self.sink.record(level, text)
         if seen.cluster and (self._seen is None or self._seen.cluster != seen.cluster):
+    def _can_heal(self, worker: str) -> bool:
+        """Whether a dead copy on ``worker`` can be deleted; who only looks on takes it that the job's own task can."""
+        return not self.orders.may_delete or (self.orders.heal and self._healer.may_heal(worker))
+
             placement = report.placement_part(seen)
             if placement is not None:
                 self.on_placement(dict(placement))

@@ -118,6 +118,10 @@ class Healer:
     _pause: dict[str, float] = field(default_factory=dict)
     _forbidden: set[str] = field(default_factory=set)
 
+    def may_heal(self, worker: str) -> bool:
+        """Whether ``worker`` has not refused so far."""
+        return worker not in self._forbidden
+
     async def heal(
         self,
         fleet: Fleet,
@@ -127,7 +131,7 @@ class Healer:
     ) -> None:
         """Delete each copy that is dead, healable and due."""
         for region in dead:
-            if region.healable and region.cluster not in self._forbidden and now >= self._due(region):
+            if region.healable and self.may_heal(region.cluster) and now >= self._due(region):
                 pause = min(self._pause.get(region.cluster, FIRST_PAUSE / 2) * 2, LONGEST_PAUSE)
                 self._pause[region.cluster], self._next[region.cluster] = pause, now + pause
                 await self._ask_again(fleet, region, sink, pause)
@@ -155,7 +159,7 @@ class Healer:
                 )
             return
         sink.record(
-            logging.INFO, f"{where} gave up ({region.reason}); made it ask again, next time not before {pause:.0f} s"
+            logging.INFO, f"{where} is made to ask for capacity again; the next time not before {pause:.0f} s from now"
         )
 
 

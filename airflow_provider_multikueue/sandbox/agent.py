@@ -2,8 +2,8 @@
 
 It is told what to do through a control channel (``agent.sock`` in the sandbox's folder). Operations:
 
-``script(region, script)``
-    Answer the region's requests for capacity by another `Script`, given as plain JSON.
+``script(region, script, namespace=None)``
+    Answer the region's requests for capacity, or those of one namespace, by another `Script`, given as plain JSON.
 ``act(region, act, request=None, text=None)``
     Revoke, fail or expire one request or all of the region; returns those that were answered.
 ``requests(region)``
@@ -96,7 +96,7 @@ async def _handle(regions: Mapping[str, Region], operation: str, arguments: dict
     region = regions[name]
     match operation:
         case "script":
-            region.dws.set_script(region.script(arguments["script"]))
+            region.dws.set_script(region.script(arguments["script"]), namespace=arguments.get("namespace"))
             return None
         case "act":
             return await region.dws.act(arguments.pop("act"), **arguments)

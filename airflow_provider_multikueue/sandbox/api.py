@@ -45,12 +45,14 @@ class Sandbox:
         nodes: int = 4,
         kueue: str = DEFAULT_KUEUE,
         worker_lost_timeout: float = 900.0,
+        kinds: Sequence[str] = (),
         folder: Path | str | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> StartingSandbox:
         """Return a context manager, for ``with`` and ``async with`` alike, that starts a sandbox and ends it.
 
-        ``gpus`` and ``nodes`` count for each region. The sandbox also ends with this process, however that ends.
+        ``gpus`` and ``nodes`` count for each region; ``kinds`` are the kinds of jobs besides the batch Job, such as
+        ``jobset`` and ``training`` (see ``job_kinds.py``). The sandbox also ends with this process, however that ends.
         Without a ``name`` it gets one of its own, so that any number can run side by side.
         """
         spec = FleetSpec(
@@ -60,6 +62,7 @@ class Sandbox:
             nodes=nodes,
             kueue=kueue,
             worker_lost_timeout=worker_lost_timeout,
+            kinds=tuple(kinds),
         )
         return StartingSandbox(spec, Path(folder) if folder else None, progress)
 
@@ -111,15 +114,17 @@ class Sandbox:
             "KUBECONFIG": str(self.kubeconfig),
         }
 
-    def capacity(self, region: str | None = None, **script: Any) -> None:
+    def capacity(self, region: str | None = None, *, namespace: str | None = None, **script: Any) -> None:
         """Let a region (None: all) answer requests for capacity by another script, those that wait included.
+
+        With a ``namespace``, its requests alone, whatever others are answered: for tests that run side by side.
 
         The keywords are those of `airflow_provider_multikueue.sandbox.capacity.Script`: ``mode`` "grant", "starve" or
         "fail", ``after`` seconds, ``gpus`` (by default those of the region; None: without end), ``text``, ``eta``,
         ``booking``. What is left out has its default.
         """
         for each in self._regions(region):
-            self._agent("script", region=each, script=script)
+            self._agent("script", region=each, script=script, namespace=namespace)
 
     def revoke(self, region: str | None = None, *, request: str | None = None, text: str | None = None) -> list[str]:
         """Take granted capacity back, of one request (``namespace/name``) or all; returns the requests."""

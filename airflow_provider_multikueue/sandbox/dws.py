@@ -24,6 +24,7 @@ from airflow_provider_multikueue.sandbox.capacity import (
     PROVISIONED,
     Answer,
     Ask,
+    Plan,
     Script,
     command_answer,
     gpus_of_pod,
@@ -57,8 +58,7 @@ class Dws:
     def __init__(self, cluster: Cluster, region: str, *, script: Script | None = None) -> None:
         self.cluster = cluster
         self.region = region
-        self._script = script or Script()
-        self._since = time.time()
+        self._scripts: dict[str | None, tuple[Script, float]] = {None: (script or Script(), time.time())}
         self._asks: dict[str, Ask] = {}
         self._requests: dict[str, dict[str, Any]] = {}
         self._counting: dict[str, asyncio.Task[None]] = {}
@@ -68,12 +68,15 @@ class Dws:
 
     @property
     def script(self) -> Script:
-        """The script in force."""
-        return self._script
+        """The script in force where a namespace has none of its own."""
+        return self._scripts[None][0]
 
-    def set_script(self, script: Script) -> None:
-        """Answer by ``script`` from now on; requests that wait already are answered by it too, counted from now."""
-        self._script, self._since = script, time.time()
+    def set_script(self, script: Script, *, namespace: str | None = None) -> None:
+        """Answer by ``script`` from now on; requests that wait already are answered by it too, counted from now.
+
+        With a ``namespace``: its requests alone, which from then on have its GPUs to themselves.
+        """
+        self._scripts[namespace] = script, time.time()
         self._changed.set()
 
     async def act(
@@ -189,12 +192,21 @@ class Dws:
         while True:
             self._changed.clear()
             async with self._writing:
-                step = plan(self._asks.values(), self._script, since=self._since, now=time.time())
-                done = await self._write_all(step.answers)
-            if not step.answers:
-                await self._until(step.wake)
+                plans = self._plans(time.time())
+                answers = [answer for step in plans for answer in step.answers]
+                done = await self._write_all(answers)
+            if not answers:
+                await self._until(min((step.wake for step in plans if step.wake is not None), default=None))
             elif not done:
                 await asyncio.sleep(RETRY_SECONDS)
+
+    def _plans(self, now: float) -> list[Plan]:
+        """Return what each script says to the requests that it is for."""
+        asks: dict[str | None, list[Ask]] = {}
+        for ask in self._asks.values():
+            asks.setdefault(ask.namespace if ask.namespace in self._scripts else None, []).append(ask)
+        scripts = ((self._scripts[namespace], mine) for namespace, mine in asks.items())
+        return [plan(mine, script, since=since, now=now) for (script, since), mine in scripts]
 
     async def _until(self, wake: float | None) -> None:
         timeout = None if wake is None else max(0.01, wake - time.time())

@@ -84,7 +84,7 @@ def test_a_round_that_the_manager_calls_off_during_an_eviction_is_no_news() -> N
     assert story.lines == []
     story.requeued().nominated().look(5)
     assert story.lines[:2] == [
-        "Quota reserved in dws-local-queue after 27 s.",
+        "Quota reserved in dws-local-queue again.",
         "Asking 3 regions: asia-southeast1, europe-west4, us-east4.",
     ]
 
