@@ -28,7 +28,9 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [_modules("hooks")],
         "triggers": [_modules("triggers")],
         "connection-types": [_connection_type()],
-        "extra-links": [f"{_PACKAGE}.links.ManagerJobLink", f"{_PACKAGE}.links.WorkerPodsLink"],
+        "extra-links": [
+            f"{_PACKAGE}.links.{link}" for link in ("ManagerJobLink", "StoredOutputLink", "WorkerPodsLink")
+        ],
     }
 
 

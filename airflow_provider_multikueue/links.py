@@ -1,4 +1,4 @@
-"""Links from a task to its job: on the manager, and where the job's pods are.
+"""Links from a task to its job: on the manager, where the job's pods are, and where their output is stored.
 
 Their addresses are XComs, which the task's process writes at submission and the trigger when the job is placed or
 moved. Airflow 2.11 asks a link's class in the web server; 3.x asks it in the task's process at each exit, also when it
@@ -12,12 +12,21 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue._compat import BaseOperatorLink, stored_xcom
-from airflow_provider_multikueue.decisions.console import job_url
+from airflow_provider_multikueue.decisions.console import job_url, storage_url
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.fleets.fleet import Fleet
 
-__all__ = ["LINKS", "ManagerJobLink", "PlacementPush", "WorkerPodsLink", "links_of", "push_links"]
+__all__ = [
+    "LINKS",
+    "ManagerJobLink",
+    "PlacementPush",
+    "StoredOutputLink",
+    "WorkerPodsLink",
+    "links_of",
+    "push_links",
+    "push_output_link",
+]
 
 Put = Callable[[str, Any], object]
 
@@ -44,7 +53,18 @@ class WorkerPodsLink(BaseOperatorLink):
         return str(stored_xcom(ti_key, self.xcom_key) or "")
 
 
-LINKS: tuple[BaseOperatorLink, ...] = (ManagerJobLink(), WorkerPodsLink())
+class StoredOutputLink(BaseOperatorLink):
+    """The whole output of the job's pods, where the task has a ``log_uri``."""
+
+    name = "Whole output"
+    xcom_key = "_link_StoredOutputLink"
+
+    def get_link(self, operator: object, *, ti_key: Any) -> str:
+        """Return the address; empty where there is none."""
+        return str(stored_xcom(ti_key, self.xcom_key) or "")
+
+
+LINKS: tuple[BaseOperatorLink, ...] = (ManagerJobLink(), WorkerPodsLink(), StoredOutputLink())
 
 
 def links_of(fleet: Fleet, job: Mapping[str, Any], placement: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -64,6 +84,12 @@ def push_links(ti: Any, fleet: Fleet, job: Mapping[str, Any], placement: Mapping
     """Write a job's addresses as XComs of the running task instance."""
     for key, url in links_of(fleet, job, placement).items():
         ti.xcom_push(key, url)
+
+
+def push_output_link(ti: Any, log_uri: str | None, job: Mapping[str, Any]) -> None:
+    """Write where the job's output is stored as an XCom of the running task instance."""
+    if log_uri:
+        ti.xcom_push(StoredOutputLink.xcom_key, storage_url(f"{log_uri.rstrip('/')}/{job['name']}"))
 
 
 class PlacementPush:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_multikueue._compat import BaseOperator, conf
 from airflow_provider_multikueue.decisions.orders import Orders
-from airflow_provider_multikueue.links import LINKS, push_links
+from airflow_provider_multikueue.links import LINKS, push_links, push_output_link
+from airflow_provider_multikueue.object_storage import check_uri
 from airflow_provider_multikueue.tasks import Waiting, WaitsForJob
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
     :param max_dispatches: how often it may be placed; None: no limit of ours.
     :param wait_until: ``finished``, ``admitted`` or ``submitted``.
     :param logs: ``all`` pods, the ``first`` of each role, ``failed`` pods only, or ``none``.
+    :param log_uri: object storage for the whole output of all pods, as it comes: ``gs://``, ``s3://``, ``file://`` or
+        what else Airflow's ObjectStoragePath knows, with an Airflow connection as in ``s3://CONN_ID@BUCKET/PREFIX``.
     :param read_result: bring the job's result into the report: the JSON that its leader wrote to
         ``/dev/termination-log``; ``"all"``: a list of every pod's, by index.
     :param on_kill_action: what happens to the job when the task is stopped: ``delete`` or ``keep``.
@@ -55,6 +58,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         "namespace",
         "regions",
         "priority_class",
+        "log_uri",
         "multikueue_conn_id",
     )
     template_ext: Sequence[str] = (".yaml", ".yml", ".json")
@@ -77,6 +81,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         max_dispatches: int | None = None,
         wait_until: Literal["finished", "admitted", "submitted"] = "finished",
         logs: Literal["all", "first", "failed", "none"] = "all",
+        log_uri: str | None = None,
         read_result: bool | Literal["all"] = False,
         on_kill_action: Literal["delete", "keep"] = "delete",
         heal: bool = True,
@@ -97,6 +102,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         self.max_dispatches = max_dispatches
         self.wait_until = wait_until
         self.logs = logs
+        self.log_uri = log_uri
         self.read_result = read_result
         self.on_kill_action = on_kill_action
         self.heal = heal
@@ -138,6 +144,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
                 raise ValueError(f"{name}={value!r} is not one of {', '.join(map(str, allowed))}")
         if isinstance(self.regions, str):
             raise ValueError(f"regions={self.regions!r} must be a list of regions")
+        check_uri("log_uri", self.log_uri)
 
     def _orders(self, context: Context) -> Orders:
         now = datetime.now(UTC)
@@ -151,6 +158,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             logs=self.logs,
             heal=self.heal,
             read_result=self.read_result,
+            log_uri=self.log_uri,
         )
 
     def _time_left(self) -> timedelta | None:
@@ -188,15 +196,16 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             submitted = await submit(fleet, request, sink)
             part = dict(job_part(submitted.job))
             self._waiting.job = part
+            count_submission(submitted)
             # A kill during the submission found no job to delete yet.
             if self._waiting.killed and self.on_kill_action == "delete":
                 await delete_on_manager(fleet, part)
             push_links(context["ti"], fleet, part)
+            push_output_link(context["ti"], self.log_uri, part)
             return part
 
     def _lifetime(self) -> Any:
         from airflow_provider_multikueue.decisions.names import Lifetime
-            count_submission(submitted)
 
         if self.on_kill_action == "keep":
             return Lifetime(kind="detached")
@@ -204,6 +213,9 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
 
     def _conclude(self, context: Context, outcome: Outcome) -> dict[str, Any] | None:
         """Report; the mark or deletion of the ended job is the last act, so that nothing reported runs again."""
+        from airflow_provider_multikueue.decisions.measures import measures_of_outcome
+        from airflow_provider_multikueue.metrics import emit
+
         report, ti = outcome.report, context["ti"]
         if report is not None and report["placement"] is not None:
             ti.xcom_push("placement", report["placement"])
@@ -212,10 +224,9 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         job = report["job"] if report is not None else self._waiting.job
         if job is not None:
             self.hook.run(lambda fleet, _: self._settle(fleet, job, outcome, ti))
+        if self.wait_until != "submitted":
+            emit(measures_of_outcome(outcome, job))
         if outcome.error is not None:
-        from airflow_provider_multikueue.decisions.measures import measures_of_outcome
-        from airflow_provider_multikueue.metrics import emit
-
             raise outcome.error
         return report
 
@@ -224,8 +235,6 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         from airflow_provider_multikueue.fleets.submit import mark_reported
         from airflow_provider_multikueue.hooks import LogSink
 
-        if self.wait_until != "submitted":
-            emit(measures_of_outcome(outcome, job))
         push_links(ti, fleet, job, outcome.report and outcome.report["placement"])
         failed = outcome.error is not None
         if outcome.ended and (self.cleanup == "always" or (self.cleanup == "on_success" and not failed)):

@@ -15,7 +15,8 @@ from airflow_provider_multikueue._compat import (
 )
 from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.exceptions import JobDeadlineError
-from airflow_provider_multikueue.links import LINKS, push_links
+from airflow_provider_multikueue.links import LINKS, push_links, push_output_link
+from airflow_provider_multikueue.object_storage import check_uri
 from airflow_provider_multikueue.tasks import Waiting, WaitsForJob
 
 if TYPE_CHECKING:
@@ -30,12 +31,13 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
 
     :param job: a report, its ``job`` part, JSON text of either, or ``namespace/name`` of a Job on the manager.
     :param logs: as in ``MultiKueueJobOperator``.
+    :param log_uri: object storage for the whole output, as in ``MultiKueueJobOperator``.
     :param on_kill_action: what happens to the job when the sensor is stopped: ``keep`` (default) or ``delete``.
     :param deferrable: wait in the triggerer.
     :param multikueue_conn_id: a connection of type ``multikueue``.
     """
 
-    template_fields: Sequence[str] = ("job", "multikueue_conn_id")
+    template_fields: Sequence[str] = ("job", "log_uri", "multikueue_conn_id")
     operator_extra_links = LINKS
     ui_color = "#e8f0fe"
     until: ClassVar[str] = "finished"
@@ -46,6 +48,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
         *,
         job: Any,
         logs: Literal["all", "first", "failed", "none"] = "all",
+        log_uri: str | None = None,
         on_kill_action: Literal["delete", "keep"] = "keep",
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         multikueue_conn_id: str = "multikueue_default",
@@ -54,6 +57,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
         super().__init__(**kwargs)
         self.job = job
         self.logs = logs
+        self.log_uri = log_uri
         self.on_kill_action = on_kill_action
         self.deferrable = deferrable
         self.multikueue_conn_id = multikueue_conn_id
@@ -63,6 +67,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
         """Wait in the triggerer, in this process, or (mode ``reschedule``) from one look to the next."""
         if not self.deferrable and self.reschedule:
             return super().execute(context)
+        check_uri("log_uri", self.log_uri)
         part = self._waiting.run(lambda: self._resolve(context))
         self._waiting.job = part
         orders = Orders(
@@ -71,6 +76,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
             logs=self.logs,
             heal=False,
             may_delete=False,
+            log_uri=self.log_uri,
         )
         if self.deferrable:
             known = self._waiting.run(lambda: self._follow(part, Orders(until="now", heal=False, may_delete=False)))
@@ -115,6 +121,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
         async with self.hook.open() as (fleet, _):
             part = await resolve(fleet, self.job)
             push_links(context["ti"], fleet, part)
+            push_output_link(context["ti"], self.log_uri, part)
             return part
 
     async def _look(self, context: Context) -> Outcome:

@@ -114,9 +114,17 @@ class WaitsForJob:
         from airflow_provider_multikueue.fleets.follow import follow
         from airflow_provider_multikueue.hooks import LogSink
         from airflow_provider_multikueue.links import PlacementPush
+        from airflow_provider_multikueue.object_storage import target_of
 
         push = PlacementPush(job, put)
-        return await follow(push.open(self.hook.open()), job, orders, LogSink(self.log), on_placement=push.place)
+        return await follow(
+            push.open(self.hook.open()),
+            job,
+            orders,
+            LogSink(self.log),
+            on_placement=push.place,
+            target=target_of(orders.log_uri),
+        )
 
     async def _delete(self, job: Mapping[str, Any]) -> None:
         from airflow_provider_multikueue.fleets.stop import delete_job

@@ -97,19 +97,22 @@ class MultiKueueJobTrigger(BaseTrigger):
         from airflow_provider_multikueue.hooks import MultiKueueHook
         from airflow_provider_multikueue.links import PlacementPush
         from airflow_provider_multikueue.logs.emit import shared_emitter
+        from airflow_provider_multikueue.object_storage import target_of
         from airflow_provider_multikueue.pushes import shared_pushes
 
-        pushes, ti = shared_pushes(), self._ti
+        pushes, ti, orders = shared_pushes(), self._ti, Orders.from_json(self.orders)
         push = PlacementPush(self.job, lambda key, value: pushes.put(ti, key, value))
-        async with shared_emitter().sink(self.log) as sink:
+        see = f", see {orders.log_uri}" if orders.log_uri else ""
+        async with shared_emitter().sink(self.log, see=see) as sink:
             try:
                 return await follow(
                     push.open(_then(MultiKueueHook(self.multikueue_conn_id).open(), lambda: pushes.prepare(ti))),
                     self.job,
-                    Orders.from_json(self.orders),
+                    orders,
                     sink,
                     on_placement=push.place,
                     on_cancel=lambda following: uninterrupted(following.hand_over()),
+                    target=target_of(orders.log_uri),
                 )
             finally:
                 pushes.drop(ti)

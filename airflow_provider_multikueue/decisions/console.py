@@ -1,4 +1,4 @@
-"""Addresses in the Google Cloud console, for clusters that a connection gives as GKE clusters.
+"""Addresses that a browser can open: in the Google Cloud console, and of object storage.
 
 The console shows a batch Job on a page of its own, with its pods. For the other kinds there is the list of what runs in
 the job's namespace of the cluster.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-__all__ = ["job_url"]
+__all__ = ["job_url", "storage_url"]
 
 CONSOLE = "https://console.cloud.google.com/kubernetes"
 GKE_NAME = re.compile(r"projects/([^/]+)/(?:locations|zones)/([^/]+)/clusters/([^/]+)")
@@ -31,3 +31,17 @@ def job_url(gke_cluster: str | None, job: Mapping[str, Any]) -> str | None:
         return f"{CONSOLE}/job/{location}/{cluster}/{namespace}/{name}/details?project={project}"
     views = f'("savedViews":("c":["gke/{location}/{cluster}"],"n":["{namespace}"]))'
     return f"{CONSOLE}/workload/overview?project={project}&pageState={quote(views, safe='')}"
+
+
+def storage_url(uri: str) -> str:
+    """Return where a browser shows the objects below ``uri``: a console where there is one, else the URI itself.
+
+    The Airflow connection that the URI may name is left out.
+    """
+    parts = urlsplit(uri)
+    bucket, path = parts.netloc.rpartition("@")[2], quote(parts.path.strip("/"))
+    if parts.scheme in ("gs", "gcs"):
+        return f"https://console.cloud.google.com/storage/browser/{bucket}/{path}".rstrip("/")
+    if parts.scheme in ("s3", "s3a"):
+        return f"https://console.aws.amazon.com/s3/buckets/{bucket}?prefix={path}/"
+    return parts._replace(netloc=bucket).geturl()

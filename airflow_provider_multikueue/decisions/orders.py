@@ -35,6 +35,8 @@ class Orders:
     heal: bool = True
     read_result: bool | Literal["all"] = False
     may_delete: bool = True
+    log_uri: str | None = None
+    """Where the whole output is stored: an address without a secret."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the values that differ from their defaults."""

@@ -37,11 +37,13 @@ from airflow_provider_multikueue.fleets import stop
 from airflow_provider_multikueue.fleets.attention import Attention
 from airflow_provider_multikueue.fleets.notes import Notes
 from airflow_provider_multikueue.logs.reader import PodLogs
+from airflow_provider_multikueue.logs.store import LogStore
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.fleets.fleet import Fleet
     from airflow_provider_multikueue.logs.emit import Sink
     from airflow_provider_multikueue.logs.reader import LogPolicy
+    from airflow_provider_multikueue.logs.store import Target
 
 __all__ = ["Following", "follow", "resolve"]
 
@@ -72,6 +74,8 @@ class Following:
     sink: Sink
     on_placement: Callable[[dict[str, Any]], None] = lambda _: None
     clock: Callable[[], float] = time.time
+    target: Target | None = None
+    """Where the whole output is stored."""
 
     _attention: Attention = field(init=False)
     _memory: Memory = field(default_factory=Memory, init=False)
@@ -177,14 +181,14 @@ class Following:
         self._memory = remember(self._memory, view)
         return observe(replace(view, memory=self._memory))
 
-    def _tell(self, seen: Observation) -> None:
-        for level, text in narrate.narrate(self._seen, seen, region_of=self.fleet.region):
-            self.sink.record(level, text)
-        if seen.cluster and (self._seen is None or self._seen.cluster != seen.cluster):
     def _can_heal(self, worker: str) -> bool:
         """Whether a dead copy on ``worker`` can be deleted; who only looks on takes it that the job's own task can."""
         return not self.orders.may_delete or (self.orders.heal and self._healer.may_heal(worker))
 
+    def _tell(self, seen: Observation) -> None:
+        for level, text in narrate.narrate(self._seen, seen, region_of=self.fleet.region):
+            self.sink.record(level, text)
+        if seen.cluster and (self._seen is None or self._seen.cluster != seen.cluster):
             placement = report.placement_part(seen)
             if placement is not None:
                 self.on_placement(dict(placement))
@@ -210,6 +214,7 @@ class Following:
                     cursors=cursors,
                     resumed_at=lost_at,
                     several=self._attention.pods_expected > 1,
+                    store=LogStore(self.target, self._attention.name, self.sink.record) if self.target else None,
                 )
             self._logs.update(cluster, self.fleet.region(name), pods.values())
 
@@ -327,13 +332,14 @@ async def follow(
     *,
     on_placement: Callable[[dict[str, Any]], None] = lambda _: None,
     on_cancel: Callable[[Following], Awaitable[None]] | None = None,
+    target: Target | None = None,
 ) -> Outcome:
     """Open the fleet and follow the job; what prevents that is an outcome too, and says what to do."""
     from airflow_provider_multikueue.clusters.client import ApiError
 
     try:
         async with opened as (fleet, _):
-            following = Following(fleet, job, orders, sink, on_placement=on_placement)
+            following = Following(fleet, job, orders, sink, on_placement=on_placement, target=target)
             try:
                 return await following.run()
             except asyncio.CancelledError:

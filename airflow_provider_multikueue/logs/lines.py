@@ -9,13 +9,24 @@ or a clock set back brought out of order.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-__all__ = ["CONTINUED", "CONTINUES", "PART_BYTES", "Line", "LineDecoder", "LogCursor", "Mark", "canonical_time"]
+__all__ = [
+    "CONTINUED",
+    "CONTINUES",
+    "PART_BYTES",
+    "Line",
+    "LineDecoder",
+    "LogCursor",
+    "Mark",
+    "canonical_time",
+    "order",
+]
 
 PART_BYTES = 48 * 1024
 """A line is held until it is complete or this long; then it is given out in parts, so that memory stays bounded."""
@@ -85,6 +96,11 @@ class LogCursor:
             case [str(time), int(count), int(offset), str(since)] if canonical_time(time) == time != "":
                 return cls(time, max(count, 0), max(offset, 0), since if canonical_time(f"{since}Z") else "")
         return cls()
+
+
+def order(mark: Mark) -> tuple[str, int, float]:
+    """Return what puts marks of one log into the log's order; a line that was taken whole comes after its parts."""
+    return mark[0], mark[1], mark[2] or math.inf
 
 
 def canonical_time(text: str) -> str:

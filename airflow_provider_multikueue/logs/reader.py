@@ -3,117 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_multikueue.decisions import podview
 from airflow_provider_multikueue.logs.lines import LogCursor
-from airflow_provider_multikueue.logs.sinks import is_late, line_sink
-from airflow_provider_multikueue.logs.stream import ContainerStream
-from airflow_provider_multikueue.logs.text import Levels, blocks, clean
+from airflow_provider_multikueue.logs.reading import REPEATED_SECONDS, Pod, Reading, read_tail
+from airflow_provider_multikueue.logs.sinks import line_sink
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.clusters.client import Cluster
     from airflow_provider_multikueue.decisions.podview import Run
-    from airflow_provider_multikueue.logs.lines import Line
     from airflow_provider_multikueue.logs.sinks import Sink
+    from airflow_provider_multikueue.logs.store import LogStore, StoredRun
 
 __all__ = ["LogPolicy", "PodLogs"]
 
 LogPolicy = Literal["all", "first", "failed", "none"]
 
-TAIL_LINES: Final = 50
-REPEATED_SECONDS: Final = 5
-"""How far before the loss of an earlier reader a new one begins."""
 STATUS_SECONDS: Final = 3.0
 """How long a drain waits for a pod's status to say that its containers have ended."""
 DONE: Final = "done"
-
-
-@dataclass(slots=True)
-class _Pod:
-    """What is shown of a pod."""
-
-    name: str
-    label: str
-    cluster: str
-    region: str
-    several_containers: bool
-    told: bool = False
-
-
-class _Reading:
-    """A run, and what of its log goes where."""
-
-    def __init__(self, logs: PodLogs, run: Run, pod: _Pod) -> None:
-        self.run, self.pod = run, pod
-        self.start = LogCursor()
-        self.stream: ContainerStream | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._logs = logs
-        self._levels = Levels()
-        self._told = False
-
-    @property
-    def reading(self) -> bool:
-        """Whether its task is at work."""
-        return self.task is not None and not self.task.done()
-
-    def deliver(self, lines: Sequence[Line]) -> None:
-        """Give new lines to the task's log."""
-        self._head()
-        late = is_late(lines[0][0])
-        for block in blocks(lines, self._levels, prefix=self._prefix, late=late):
-            self._logs.sink.lines(self.run.key, block)
-        self.tail.extend(clean(text) for _, text, _ in lines[-TAIL_LINES:])
-
-    def progress(self, state: str) -> None:
-        """Show how far a progress bar is."""
-        self._head()
-        self._logs.sink.record(logging.INFO, f"{self._prefix}{clean(state)} …")
-
-    def tell(self, level: int, text: str) -> None:
-        """Say something about the log."""
-        self._logs.sink.record(level, text)
-
-    def refused(self) -> None:
-        """Say which right is missing, once for each cluster and namespace."""
-        namespace, cluster, region = self.run.namespace, self.pod.cluster, self.pod.region
-        where = cluster if region == cluster else f"{cluster} ({region})"
-        text = (
-            f"the logs of pods in namespace {namespace} on worker {where} can't be read: its account in the "
-            f"connection may not `get` `pods/log` there. The job itself is not affected."
-        )
-        self._logs.tell_once(text, level=logging.WARNING)
-
-    @property
-    def _prefix(self) -> str:
-        parts = [self.pod.label] if self._logs.several else []
-        if self.pod.several_containers or self.run.init:
-            parts.append(self.run.container)
-        return f"[{' '.join(parts)}] " if parts else ""
-
-    def _head(self) -> None:
-        """Head the first lines of each pod, and of each later run of a container."""
-        if self._told:
-            return
-        self._told = True
-        run, pod = self.run, self.pod
-        if self._logs.resumed_at is not None and self.start.time:
-            self._logs.tell_once(
-                f"── an earlier reader was lost: up to {REPEATED_SECONDS} s of lines may repeat from here on ──"
-            )
-        if not pod.told:
-            pod.told = True
-            self.tell(logging.INFO, f"── pod {pod.name} in {pod.region} ──")
-        if run.restart:
-            self.tell(logging.INFO, f"── {run.container} in pod {pod.name}: restart {run.restart} ──")
+STORED: Final = "@stored"
+"""Ends the key of a cursor that says how far a run's output is in the object store."""
+SAME: Final = "="
+"""Such a cursor that is no other than that of the task's log."""
 
 
 class PodLogs:
@@ -122,7 +38,7 @@ class PodLogs:
     ``policy`` is which pods are shown: "all", the "first" of each role, "failed" ones only, "none". ``cursors`` is what
     `cursors` of an earlier reader returned. ``resumed_at`` is when an earlier reader that left none was surely still at
     work: reading begins a little before. ``several`` says that more than one pod is to come, so that the lines of the
-    first bear its name from the start.
+    first bear its name from the start. ``store`` gets the output of all containers, whatever ``policy`` shows.
     """
 
     def __init__(
@@ -133,14 +49,17 @@ class PodLogs:
         cursors: Mapping[str, Any] | None = None,
         resumed_at: datetime | None = None,
         several: bool = False,
+        store: LogStore | None = None,
     ) -> None:
         self.sink = line_sink(sink)
         self.resumed_at = resumed_at
         self._policy = policy
         self._cursors = dict(cursors or {})
         self._several = several
-        self._pods: dict[str, _Pod] = {}
-        self._readings: dict[str, _Reading] = {}
+        self._store = store
+        self._storing: dict[str, Reading] = {}
+        self._pods: dict[str, Pod] = {}
+        self._readings: dict[str, Reading] = {}
         self._firsts: dict[tuple[str, str], str] = {}
         self._told: set[str] = set()
         self._closed = False
@@ -167,25 +86,45 @@ class PodLogs:
                 self._notice(cluster, region, pod, run)
 
     def _notice(self, cluster: Cluster, region: str | None, pod: Mapping[str, Any], run: Run) -> None:
-        reading = self._readings.get(run.key)
-        if reading is not None:
-            reading.run = run
-            if reading.stream is not None:
-                reading.stream.learn(run)
+        for known in (self._readings.get(run.key), self._storing.get(run.key)):
+            if known is not None:
+                known.learn(run)
+        if run.key in self._readings:
             return
         shown = self._shows(cluster.name, pod, run)
-        if not shown and not run.failed:
+        wanted = self._cursors.get(run.key) != DONE
+        if shown or run.failed:
+            reading = self._readings[run.key] = Reading(self, run, self._pod(cluster, region, pod))
+            if shown and wanted:
+                reading.start = self._start(run)
+                reading.stored = self._stored(reading)
+                reading.begin(cluster)
+            elif wanted:
+                reading.task = asyncio.get_running_loop().create_task(read_tail(cluster, reading))
+        if not (shown and wanted):
+            self._only_store(cluster, region, pod, run)
+
+    def _only_store(self, cluster: Cluster, region: str | None, pod: Mapping[str, Any], run: Run) -> None:
+        """Store what the task's log does not show, or has shown already."""
+        if self._store is None or run.key in self._storing:
             return
-        reading = self._readings[run.key] = _Reading(self, run, self._pod(cluster, region, pod))
-        if self._cursors.get(run.key) == DONE:
-            return
-        if shown:
-            reading.start = self._start(run)
-            reading.stream = ContainerStream(cluster, run, reading, cursor=reading.start)
-            work = reading.stream.read()
-        else:
-            work = _read_tail(cluster, reading)
-        reading.task = asyncio.get_running_loop().create_task(work)
+        reading = Reading(self, run, self._pod(cluster, region, pod))
+        reading.shown, reading.stored = False, self._stored(reading)
+        if reading.stored is not None:
+            self._storing[run.key] = reading
+            reading.begin(cluster)
+
+    def _stored(self, reading: Reading) -> StoredRun | None:
+        """Return where a run's output is to be stored; None when it is, or need not be."""
+        run, pod = reading.run, reading.pod
+        place = self._cursors.get(run.key + STORED)
+        place = self._cursors.get(run.key) if place == SAME else place
+        if self._store is None or place == DONE or run.key in self._storing:
+            return None
+        start = self._after_earlier(run) or LogCursor.from_json(place)
+        return self._store.run(
+            region=pod.region, pod=pod.name, container=run.container, restart=run.restart, start=start
+        )
 
     def _shows(self, cluster: str, pod: Mapping[str, Any], run: Run) -> bool:
         if self._policy == "none":
@@ -208,26 +147,31 @@ class PodLogs:
     def _has_failed(self, uid: str) -> bool:
         return any(reading.run.uid == uid and reading.run.failed for reading in self._readings.values())
 
-    def _pod(self, cluster: Cluster, region: str | None, pod: Mapping[str, Any]) -> _Pod:
+    def _pod(self, cluster: Cluster, region: str | None, pod: Mapping[str, Any]) -> Pod:
         uid, name = str(pod["metadata"]["uid"]), str(pod["metadata"]["name"])
         if uid not in self._pods:
             label = podview.short_name(pod)
             if any(other.label == label for other in self._pods.values()):
                 label = f"{label}/{name.rsplit('-', 1)[-1]}"
             containers = (pod.get("spec") or {}).get("containers") or ()
-            self._pods[uid] = _Pod(name, label, cluster.name, region or cluster.name, len(containers) > 1)
+            self._pods[uid] = Pod(name, label, cluster.name, region or cluster.name, len(containers) > 1)
         return self._pods[uid]
 
     def _start(self, run: Run) -> LogCursor:
-        earlier = self._readings.get(f"{run.uid}/{run.container}/{run.restart - 1}")
-        if earlier is not None and earlier.stream is not None and earlier.stream.reopened:
-            # That stream may have read the beginning of this run already; times only grow from run to run.
-            return earlier.stream.cursor
+        if (after := self._after_earlier(run)) is not None:
+            return after
         if run.key in self._cursors:
             return LogCursor.from_json(self._cursors[run.key])
         if self.resumed_at is not None and run.started and datetime.fromisoformat(run.started) < self.resumed_at:
             return LogCursor.at(self.resumed_at - timedelta(seconds=REPEATED_SECONDS))
         return LogCursor()
+
+    def _after_earlier(self, run: Run) -> LogCursor | None:
+        """Return where the run before stands if its stream may have read the beginning of this one already."""
+        key = f"{run.uid}/{run.container}/{run.restart - 1}"
+        earlier = self._readings.get(key) or self._storing.get(key)
+        # times only grow from run to run
+        return earlier.stream.cursor if earlier and earlier.stream and earlier.stream.reopened else None
 
     # -- ends
 
@@ -243,15 +187,18 @@ class PodLogs:
         for reading in self._open():
             where = f"{reading.run.container} in pod {reading.pod.name}"
             self.sink.record(logging.WARNING, f"── the log of {where} was not read to its end in time ──")
-        await self.close()
+        await self._stop_all()
+        if self._store is not None:
+            await self._store.finish()
+            self._store.close()
 
     async def _wait(self, seconds: float) -> None:
         tasks = [reading.task for reading in self._open() if reading.task is not None]
         if tasks and seconds > 0:
             await asyncio.wait(tasks, timeout=seconds)
 
-    def _open(self) -> list[_Reading]:
-        return [reading for reading in self._readings.values() if reading.reading]
+    def _open(self) -> list[Reading]:
+        return [reading for reading in (*self._readings.values(), *self._storing.values()) if reading.reading]
 
     def cursors(self) -> dict[str, Any]:
         """Stop, and return where a later reader has to begin, as JSON values: after the last line that is out."""
@@ -261,14 +208,21 @@ class PodLogs:
 
     def positions(self) -> dict[str, Any]:
         """Return where a reader that took over at this moment would have to begin, as `cursors` does, and read on."""
-        return {key: place for key, reading in self._readings.items() if (place := self._place(key, reading))}
+        places = {key: place for key, reading in self._readings.items() if (place := self._place(key, reading))}
+        for key, reading in (*self._readings.items(), *self._storing.items()):
+            if reading.stored is not None:
+                place = DONE if reading.stored.complete else list(reading.stored.position)
+                places[key + STORED] = SAME if place == places.get(key) else place
+            elif self._store is not None:
+                places[key + STORED] = self._cursors.get(key + STORED, DONE)
+        return places
 
     @property
     def reading(self) -> bool:
         """Whether a stream is open, so that positions change."""
         return bool(self._open())
 
-    def _place(self, key: str, reading: _Reading) -> list[str | int] | str:
+    def _place(self, key: str, reading: Reading) -> list[str | int] | str:
         if reading.stream is None:
             return DONE
         place = self.sink.position(key) or reading.start.mark
@@ -279,11 +233,19 @@ class PodLogs:
     async def hand_over(self, seconds: float = 2.0) -> dict[str, Any]:
         """Stop, let what was read come out for at most that long, and return `cursors`."""
         self._stop()
-        await self.sink.settle(seconds)
+        if self._store is not None:
+            await asyncio.gather(self.sink.settle(seconds), self._store.settle(seconds))
+        else:
+            await self.sink.settle(seconds)
         return self.cursors()
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop reading, and let go of all."""
+        await self._stop_all()
+        if self._store is not None:
+            self._store.close()
+
+    async def _stop_all(self) -> None:
         await asyncio.gather(*self._stop(), return_exceptions=True)
 
     def _stop(self) -> list[asyncio.Task[None]]:
@@ -298,21 +260,3 @@ class PodLogs:
         with_lines = [reading for reading in self._readings.values() if reading.tail]
         with_lines.sort(key=lambda reading: (reading.run.failed, reading.run.finished, reading.run.started))
         return list(with_lines[-1].tail)[-lines:] if with_lines else []
-
-
-async def _read_tail(cluster: Cluster, reading: _Reading) -> None:
-    """Read the last lines of a container that failed and is not shown, for the error's text only."""
-    run = reading.run
-    with contextlib.suppress(Exception):
-        async with cluster.log(
-            run.namespace,
-            run.pod,
-            run.container,
-            follow=False,
-            previous=run.previous,
-            timestamps=False,
-            tail_lines=TAIL_LINES,
-        ) as chunks:
-            data = b"".join([chunk async for chunk in chunks])
-        lines = data.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n")
-        reading.tail.extend(clean(line) for line in lines)
