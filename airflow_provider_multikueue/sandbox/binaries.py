@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from airflow_provider_multikueue.sandbox.components import Component, components_for
-from airflow_provider_multikueue.sandbox.manifests import copy_sources
 from airflow_provider_multikueue.sandbox.paths import SandboxError, binaries_root
 from airflow_provider_multikueue.sandbox.toolchain import find_go, go_environment
 
@@ -44,19 +44,18 @@ class Binaries:
         """Return the path of the program ``name``."""
         return next(each.folder / name for each in self._components if name in each.programs)
 
-    @property
-    def manifests(self) -> Path:
-        """The folder with the sources of the objects that Kueue's installation creates."""
-        return next(each.folder / _MANIFESTS for each in self._components if each.manifests)
+    def manifests(self, name: str) -> Path:
+        """Return the folder that was copied from a module as ``name``."""
+        return next(each.folder / _MANIFESTS / name for each in self._components if name in each.manifests)
 
 
-def ensure_binaries(*, kueue: str, progress: Progress) -> Binaries:
+def ensure_binaries(*, kueue: str, kinds: Collection[str] = (), progress: Progress) -> Binaries:
     """Return the programs of a fleet, building those that are not there yet.
 
     One build runs at a time, whoever asks; the others wait for it and use what it made. A build that was cut short
     goes on where it stopped, since Go caches each compiled package.
     """
-    components = components_for(kueue=kueue)
+    components = components_for(kueue=kueue, kinds=kinds)
     if missing := [each for each in components if not _is_built(each)]:
         with _build_lock(progress):
             _build_all([each for each in missing if not _is_built(each)], progress)
@@ -105,12 +104,14 @@ def _build(component: Component, go: Path, progress: Progress) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     work = partial / "module"
     work.mkdir(parents=True)
-    for part in ("go.mod", "go.sum"):
-        shutil.copyfile(component.module / part, work / part)
+    for source in component.sources:
+        shutil.copyfile(source, work / source.name)
     started = time.monotonic()
-    _compile(component, go, work, progress)
-    if component.manifests:
-        _copy_manifests(go, work, partial / _MANIFESTS)
+    if component.programs:
+        _compile(component, go, work, progress)
+    for name, (module, folder) in component.manifests.items():
+        source = _module(component, go, work, module) / folder
+        shutil.copytree(source, partial / _MANIFESTS / name, copy_function=shutil.copyfile)
     shutil.rmtree(work)
     partial.rename(component.folder)
     progress(f"built {component.name} in {time.monotonic() - started:.0f} s")
@@ -173,11 +174,15 @@ def _explain(component: Component, log: Path) -> str:
     return f"Building {component.name} failed:\n{tail}\n{remedy}"
 
 
-def _copy_manifests(go: Path, work: Path, target: Path) -> None:
-    def module(path: str) -> Path:
-        command = [str(go), "list", "-m", "-f", "{{.Dir}}", path]
-        done = subprocess.run(command, cwd=work, env=go_environment(go), capture_output=True, text=True, check=True)
-        return Path(done.stdout.strip())
-
-    kueue, autoscaler = module("sigs.k8s.io/kueue"), module("k8s.io/autoscaler/cluster-autoscaler/apis")
-    copy_sources(kueue=kueue, autoscaler=autoscaler, target=target)
+def _module(component: Component, go: Path, work: Path, module: str) -> Path:
+    """Return the folder of a pinned module, which is fetched if nothing that was compiled needed it."""
+    command = [str(go), "mod", "download", "-json", module]
+    log = work.parent / "build.log"
+    with log.open("ab") as sink:
+        done = subprocess.run(
+            command, cwd=work, env=go_environment(go), stdout=subprocess.PIPE, stderr=sink, text=True, check=False
+        )
+        sink.write(done.stdout.encode())
+    if done.returncode:
+        raise SandboxError(_explain(component, log))
+    return Path(json.loads(done.stdout)["Dir"])

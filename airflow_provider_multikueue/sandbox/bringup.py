@@ -19,11 +19,13 @@ from airflow_provider_multikueue.sandbox.binaries import Binaries
 from airflow_provider_multikueue.sandbox.clusters import (
     KUEUE_CERTIFICATE,
     PORTS_OF_CLUSTER,
+    PORTS_OF_CONTROLLER,
     Cluster,
     Etcd,
     Ports,
 )
 from airflow_provider_multikueue.sandbox.files import write_private
+from airflow_provider_multikueue.sandbox.job_kinds import chosen, installation, point_webhooks
 from airflow_provider_multikueue.sandbox.pki import Authority
 from airflow_provider_multikueue.sandbox.ports import claim_ports
 from airflow_provider_multikueue.sandbox.rest import Rest, until
@@ -47,12 +49,17 @@ class BringUp:
 
     def __init__(self, folder: Path, spec: FleetSpec, binaries: Binaries, starter: _Starter) -> None:
         self._folder, self._spec, self._binaries, self._starter = folder, spec, binaries, starter
-        self._bundle: Object = manifests.bundle(binaries.manifests)
+        self._bundle: Object = manifests.bundle(
+            kueue=binaries.manifests("kueue"), autoscaler=binaries.manifests("autoscaler")
+        )
         # The one program that reads only the older form of RSA keys is the part of Kueue that checks its certificate.
         self._kueue_authority = Authority("kueue-ca", folder / "pki" / "kueue", classic=True)
         self._webhook = self._kueue_authority.server("webhook", names=[KUEUE_CERTIFICATE])
         self._kueue_overrides = objects.kueue_configuration(spec)
-
+        self._kinds = chosen(spec.kinds)
+        self._installations = [
+            installation(kinds, binaries.manifests(kinds.name)) for kinds in self._kinds if kinds.definitions
+        ]
         self._clusters: dict[str, Cluster] = {}
 
     async def run(self) -> None:
@@ -88,16 +95,21 @@ class BringUp:
 
     async def _start_servers(self) -> dict[str, Cluster]:
         keys = self._spec.clusters
-        ports = claim_ports(self._folder, PORTS_OF_CLUSTER * len(keys))
+        controllers = [kinds.controller.program for kinds in self._kinds if kinds.controller]
+        count = (PORTS_OF_CLUSTER + PORTS_OF_CONTROLLER * len(controllers)) * len(keys)
+        ports = claim_ports(self._folder, count)
         await self._starter.start([Etcd(self._folder, self._binaries).program])
         contexts = {worker.region: worker.context for worker in self._spec.workers} | {
             MANAGER: self._spec.manager_context
         }
         clusters = {}
         for key in keys:
-            mine = Ports(*(ports.pop() for _ in range(PORTS_OF_CLUSTER)))
             clusters[key] = Cluster(
-                key, context=contexts[key], folder=self._folder, binaries=self._binaries, ports=mine
+                key,
+                context=contexts[key],
+                folder=self._folder,
+                binaries=self._binaries,
+                ports=Ports.take(ports, controllers),
             )
             await self._starter.start([clusters[key].api_server()])
         self._starter.say(f"started etcd and {len(keys)} API servers")
@@ -111,16 +123,33 @@ class BringUp:
                 self._bundle,
                 url=f"https://127.0.0.1:{cluster.ports.webhook}",
                 authority=self._kueue_authority.pair.certificate.read_bytes(),
+                managed=["pods"] if "pod" in self._spec.kinds else (),
             )
+            definitions += [each for installed in self._installations for each in installed["definitions"]]
             await rest.create([objects.namespace(manifests.NAMESPACE), *definitions])
             secret = objects.kueue_certificate_secret(self._kueue_authority.pair, self._webhook)
             await rest.create([secret, *(each for each in rest_of_it if "webhooks" not in each)])
             await self._until_served(rest, definitions, cluster)
             kueue = cluster.kueue(self._bundle["configuration"], self._kueue_overrides, self._webhook)
             await self._starter.start([kueue, cluster.controller_manager(), cluster.scheduler()])
+            await self._install_controllers(cluster, rest)
             # The webhooks come last: until Kueue listens, they would refuse everything.
-            await self._until_kueue(cluster)
+            await self._until_ready(cluster, "Kueue", cluster.ports.health)
             await rest.create([each for each in rest_of_it if "webhooks" in each])
+
+    async def _install_controllers(self, cluster: Cluster, rest: Rest) -> None:
+        """Return when the cluster's controllers of further kinds of jobs are ready."""
+        controllers = [kinds.controller for kinds in self._kinds if kinds.controller]
+        await rest.create(each for installed in self._installations for each in installed["rights"])
+        await self._starter.start(cluster.job_controller(each, self._webhook) for each in controllers)
+        for kinds, installed in zip((k for k in self._kinds if k.definitions), self._installations, strict=True):
+            if kinds.controller is None:
+                continue
+            ports = cluster.ports.controllers[kinds.controller.program]
+            await self._until_ready(cluster, kinds.controller.program, ports.health)
+            authority = self._kueue_authority.pair.certificate.read_bytes()
+            url = f"https://127.0.0.1:{ports.webhook}"
+            await rest.create(point_webhooks(installed["webhooks"], url=url, authority=authority))
 
     async def _until_served(self, rest: Rest, definitions: Iterable[Object], cluster: Cluster) -> None:
         for each in definitions:
@@ -133,24 +162,24 @@ class BringUp:
 
             await until(served, seconds=_PATIENCE, what=f"{cluster.key} did not serve {each['metadata']['name']}")
 
-    async def _until_kueue(self, cluster: Cluster) -> None:
+    async def _until_ready(self, cluster: Cluster, what: str, port: int) -> None:
         import aiohttp
 
         async def ready() -> bool:
             try:
-                async with session.get(f"http://127.0.0.1:{cluster.ports.health}/readyz") as answer:
+                async with session.get(f"http://127.0.0.1:{port}/readyz") as answer:
                     return answer.status == 200
             except (OSError, aiohttp.ClientError):
                 return False
 
         async with aiohttp.ClientSession() as session:
-            await until(ready, seconds=_PATIENCE, what=f"Kueue of {cluster.key} did not become ready")
+            await until(ready, seconds=_PATIENCE, what=f"{what} of {cluster.key} did not become ready")
 
     async def _worker(self, worker: Worker, cluster: Cluster) -> list[Object]:
         """Return what to tell the manager of a worker that is ready for its jobs."""
         await self._install(cluster)
         async with self._rest(cluster) as rest:
-            await rest.create([*objects.worker_access(), *objects.worker_objects(self._spec)])
+            await rest.create([*objects.worker_access(self._spec), *objects.worker_objects(self._spec)])
             path = f"/api/v1/namespaces/{manifests.NAMESPACE}/serviceaccounts/{objects.MULTIKUEUE_ACCOUNT}/token"
             _, answer = await rest.request("POST", path, {"spec": {"expirationSeconds": 365 * 86400}})
         return objects.manager_cluster(worker, cluster.token_kubeconfig(answer["status"]["token"]))

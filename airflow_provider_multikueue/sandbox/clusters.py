@@ -6,19 +6,22 @@ Everything listens on loopback with TLS and asks for credentials that are made a
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from airflow_provider_multikueue.sandbox.binaries import Binaries
 from airflow_provider_multikueue.sandbox.files import write_private
+from airflow_provider_multikueue.sandbox.job_kinds import Controller
 from airflow_provider_multikueue.sandbox.manifests import NAMESPACE, SERVICE_ACCOUNT
 from airflow_provider_multikueue.sandbox.pki import Authority, Pair, ServerTls, kubeconfig, signing_key
 from airflow_provider_multikueue.sandbox.services import Program
 
-__all__ = ["PORTS_OF_CLUSTER", "Cluster", "Etcd", "Ports"]
+__all__ = ["PORTS_OF_CLUSTER", "PORTS_OF_CONTROLLER", "Cluster", "ControllerPorts", "Etcd", "Ports"]
 
 PORTS_OF_CLUSTER = 5
+PORTS_OF_CONTROLLER = 2
 KUEUE_CERTIFICATE = "kueue-webhook-service.kueue-system.svc"
 
 # What jobs, their pods and their clean-up need; a fleet without services, volumes and certificates is smaller.
@@ -42,13 +45,28 @@ _NO_ADMISSION = ("DefaultStorageClass", "StorageObjectInUseProtection", "Persist
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports on loopback of one cluster."""
+    """The ports on loopback of one cluster; ``controllers`` are those of its jobs' controllers, by their names."""
 
     api: int
     webhook: int
     metrics: int
     health: int
     kubelet: int
+    controllers: Mapping[str, ControllerPorts] = field(default_factory=dict)
+
+    @classmethod
+    def take(cls, free: list[int], controllers: Iterable[str]) -> Self:
+        """Return the ports of a cluster, taken from ``free``."""
+        own = [free.pop() for _ in range(PORTS_OF_CLUSTER)]
+        return cls(*own, controllers={name: ControllerPorts(free.pop(), free.pop()) for name in controllers})
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerPorts:
+    """The ports on loopback of a controller of jobs."""
+
+    webhook: int
+    health: int
 
 
 class Etcd:
@@ -185,6 +203,17 @@ class Cluster:
             "--zap-log-level=2",
         )
 
+    def job_controller(self, controller: Controller, webhook: Pair) -> Program:
+        """Return how to start a controller of jobs; on the manager it leaves to MultiKueue what that manages."""
+        home = self._root / "run" / f"{self.key}-{controller.program}"
+        for name, text in zip(("tls.crt", "tls.key"), webhook.texts, strict=True):
+            write_private(home / "webhook" / name, text)
+        ports = self.ports.controllers[controller.program]
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{controller.account.partition(':')[0]}")
+        access = self._kubeconfig(controller.program, controller.user, *groups)
+        prepare = {"jobset": _jobset_arguments, "training-operator": _training_arguments}[controller.program]
+        return self._program(controller.program, f"--kubeconfig={access}", *prepare(home, ports))
+
     def _kueue_configuration(self, home: Path) -> dict[str, Any]:
         ports = self.ports
         return {
@@ -208,3 +237,28 @@ class Cluster:
             log=self._root / "logs" / f"{full}.log",
             folder=self._root / "run" / full,
         )
+
+
+def _jobset_arguments(home: Path, ports: ControllerPorts) -> list[str]:
+    configuration = {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{ports.health}"},
+        "metrics": {"bindAddress": "0"},
+        "webhook": {"host": "127.0.0.1", "port": ports.webhook, "certDir": str(home / "webhook")},
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+    }
+    write_private(home / "configuration.json", json.dumps(configuration))
+    return ["--config=configuration.json", "--zap-log-level=info"]
+
+
+def _training_arguments(home: Path, ports: ControllerPorts) -> list[str]:
+    # A worker would look its master up by name first, and there is no name service here.
+    nothing = write_private(home / "init-containers.yaml", "[]")
+    return [
+        f"--cert-dir={home / 'webhook'}",
+        f"--webhook-port={ports.webhook}",
+        f"--health-probe-bind-address=127.0.0.1:{ports.health}",
+        f"--pytorch-init-container-template-file={nothing}",
+    ]

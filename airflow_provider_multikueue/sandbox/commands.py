@@ -14,6 +14,7 @@ from airflow_provider_multikueue.sandbox import launch
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from airflow_provider_multikueue.sandbox.binaries import ensure_binaries
 from airflow_provider_multikueue.sandbox.components import DEFAULT_KUEUE, KUEUE_VERSIONS
+from airflow_provider_multikueue.sandbox.job_kinds import JOB_KINDS, chosen
 from airflow_provider_multikueue.sandbox.paths import SandboxError, fleet_folder, fleet_names
 from airflow_provider_multikueue.sandbox.services import log_tail
 from airflow_provider_multikueue.sandbox.spec import DEFAULT_REGIONS, FleetSpec
@@ -48,6 +49,7 @@ def add_commands(subparsers: Subparsers) -> None:
         parser.set_defaults(fault=fault)
     build = subparsers.add_parser("build", help="build the programs ahead of the first `up`")
     build.add_argument("--kueue", choices=KUEUE_VERSIONS, default=DEFAULT_KUEUE)
+    _add_kinds(build)
     build.set_defaults(act=_build)
 
 
@@ -88,7 +90,17 @@ def _add_up(subparsers: Subparsers) -> None:
         metavar="SECONDS",
         help="how long Kueue waits for an unreachable worker (default: %(default)s)",
     )
+    _add_kinds(up)
     up.add_argument("--folder", type=Path, help="where to keep it (default: in the user's cache)")
+
+
+def _add_kinds(parser: argparse.ArgumentParser) -> None:
+    text = f"kinds of jobs besides the batch Job, comma-separated, of {', '.join(JOB_KINDS)} (default: none)"
+    parser.add_argument("--kinds", default="", metavar="KINDS", help=text)
+
+
+def _kinds(arguments: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(part.strip() for part in arguments.kinds.split(",") if part.strip())
 
 
 def _add_env(subparsers: Subparsers) -> None:
@@ -117,7 +129,9 @@ def _add_capacity(subparsers: Subparsers) -> None:
 
 
 def _build(arguments: argparse.Namespace) -> int:
-    ensure_binaries(kueue=arguments.kueue, progress=_say)
+    kinds = _kinds(arguments)
+    chosen(kinds)
+    ensure_binaries(kueue=arguments.kueue, kinds=kinds, progress=_say)
     return 0
 
 
@@ -129,6 +143,7 @@ def _up(arguments: argparse.Namespace) -> int:
         nodes=arguments.nodes,
         kueue=arguments.kueue,
         worker_lost_timeout=arguments.worker_lost_timeout,
+        kinds=_kinds(arguments),
     )
     launch.bring_up(spec, folder=arguments.folder, progress=_say)
     sandbox = Sandbox.attach(arguments.name)

@@ -48,7 +48,7 @@ def bring_up(spec: FleetSpec, *, progress: Progress, folder: Path | None = None,
         )
         raise SandboxError(text)
     check_watches(clusters=len(spec.clusters))
-    ensure_binaries(kueue=spec.kueue, progress=progress)
+    ensure_binaries(kueue=spec.kueue, kinds=spec.kinds, progress=progress)
     place = register_folder(spec.name, folder)
     _empty(place)
     write_private(place / "spec.json", json.dumps(spec.dump()))

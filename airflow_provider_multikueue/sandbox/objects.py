@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_multikueue.sandbox.job_kinds import chosen
 from airflow_provider_multikueue.sandbox.manifests import NAMESPACE
 from airflow_provider_multikueue.sandbox.pki import Pair
 from airflow_provider_multikueue.sandbox.spec import FleetSpec, Worker
@@ -35,7 +36,7 @@ MULTIKUEUE_ACCOUNT = "multikueue-sa"
 PROVISIONING_CLASS = "queued-provisioning.gke.io"
 
 FRAMEWORKS = ("batch/job",)
-"""The kinds of job that Kueue cares for; a manager connects to no worker that lacks one of them."""
+"""The kinds of job that Kueue always cares for; a manager connects to no worker that lacks one that it cares for."""
 
 # Quota is not what a region lacks: capacity is, and that is for DWS to say.
 _QUOTA = {"cpu": "1000000", "memory": "1000000Gi", "nvidia.com/gpu": "1000000"}
@@ -50,9 +51,10 @@ _COPIED_KINDS = {
 
 def kueue_configuration(spec: FleetSpec) -> Object:
     """Return what the fleet changes in the configuration that Kueue ships with."""
+    further = [framework for kinds in chosen(spec.kinds) for framework in kinds.frameworks]
     return {
         "multiKueue": {"workerLostTimeout": f"{spec.worker_lost_timeout:g}s", "gcInterval": "60s"},
-        "integrations": {"frameworks": list(FRAMEWORKS)},
+        "integrations": {"frameworks": [*FRAMEWORKS, *further]},
     }
 
 
@@ -73,11 +75,15 @@ def kueue_certificate_secret(authority: Pair, webhook: Pair) -> Object:
     return _secret("kueue-webhook-server-cert", parts)
 
 
-def worker_access() -> list[Object]:
-    """Return the account with which the manager's Kueue comes to a worker, with the rights of Kueue's guide."""
+def worker_access(spec: FleetSpec) -> list[Object]:
+    """Return the account with which the manager's Kueue comes to a worker, with the rights of Kueue's guide.
+
+    The guide leaves out some kinds; for those it has the rights that it needs.
+    """
     everything = ["create", "delete", "get", "list", "watch"]
     rules = []
-    for group, kinds in {**_COPIED_KINDS, "kueue.x-k8s.io": ("workloads",)}.items():
+    further = {group: names for kinds in chosen(spec.kinds) for group, names in kinds.resources.items()}
+    for group, kinds in {**_COPIED_KINDS, **further, "kueue.x-k8s.io": ("workloads",)}.items():
         status = ["get", "patch", "update"] if group == "kueue.x-k8s.io" else ["get"]
         rules.append({"apiGroups": [group], "resources": list(kinds), "verbs": everything})
         rules.append({"apiGroups": [group], "resources": [f"{kind}/status" for kind in kinds], "verbs": status})

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_multikueue.sandbox.components import DEFAULT_KUEUE, KUEUE_VERSIONS
+from airflow_provider_multikueue.sandbox.job_kinds import chosen
 from airflow_provider_multikueue.sandbox.paths import SandboxError
 
 __all__ = ["DEFAULT_REGIONS", "MANAGER", "FleetSpec", "Worker"]
@@ -52,7 +53,8 @@ class Worker:
 class FleetSpec:
     """A fleet: one manager and a worker in each of ``regions``.
 
-    ``gpus`` and ``nodes`` count for each region; ``worker_lost_timeout`` is in seconds.
+    ``gpus`` and ``nodes`` count for each region; ``worker_lost_timeout`` is in seconds; ``kinds`` are the kinds of jobs
+    besides the batch Job, by their names in ``job_kinds.py``.
     """
 
     name: str = "default"
@@ -62,6 +64,7 @@ class FleetSpec:
     kueue: str = DEFAULT_KUEUE
     worker_lost_timeout: float = 900.0
     backoff_limit: int = 3
+    kinds: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what can't work, naming the value."""
@@ -76,6 +79,7 @@ class FleetSpec:
                 )
         if self.kueue not in KUEUE_VERSIONS:
             raise SandboxError(f"The sandbox has no Kueue {self.kueue!r}; it has {' and '.join(KUEUE_VERSIONS)}.")
+        chosen(self.kinds)
         if self.nodes < 1 or self.gpus < 0 or self.worker_lost_timeout < 1:
             raise SandboxError(
                 "A region needs a node, no negative number of GPUs, and a worker-lost timeout of a second or more."
@@ -108,5 +112,5 @@ class FleetSpec:
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> FleetSpec:
         """Return the spec with this plain form."""
-        regions: Sequence[str] = plain["regions"]
-        return cls(**{**plain, "regions": tuple(regions)})
+        lists: dict[str, Sequence[str]] = {"regions": plain["regions"], "kinds": plain.get("kinds", ())}
+        return cls(**plain | {name: tuple(parts) for name, parts in lists.items()})

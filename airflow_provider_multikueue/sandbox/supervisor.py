@@ -44,7 +44,8 @@ class Supervisor:
         self._phase, self._error = "starting", ""
         self._started = time.time()
         self._broken = asyncio.Event()
-        self._bring = BringUp(folder, spec, Binaries(components_for(kueue=spec.kueue)), self)
+        components = components_for(kueue=spec.kueue, kinds=spec.kinds)
+        self._bring = BringUp(folder, spec, Binaries(components), self)
 
     async def run(self) -> bool:
         """Bring the sandbox up and keep it until cancelled; returns False, all ended, if it could not come up."""

@@ -11,13 +11,14 @@ import pytest
 
 from airflow_provider_multikueue.sandbox import binaries, toolchain
 from airflow_provider_multikueue.sandbox.components import KUEUE_VERSIONS, components_for
+from airflow_provider_multikueue.sandbox.job_kinds import JOB_KINDS
 from airflow_provider_multikueue.sandbox.paths import SandboxError
 
 GO = """#!/bin/sh
 echo "$@" >> {log}
 case "$1 $2" in
   "env GOVERSION") echo {version};;
-  "list -m") echo {sources};;
+  "mod download") echo '{{"Dir": "{sources}"}}';;
   build*)
     {build}
     while [ "$1" != -o ]; do shift; done
@@ -35,8 +36,9 @@ def scripted_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     """Put a `go` on the path that writes what it was asked to a log, whose path is returned."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     sources = tmp_path / "sources"
-    (sources / "config" / "components").mkdir(parents=True)
-    (sources / "config" / "crd").mkdir()
+    for component in components_for(kueue="0.19.1", kinds=JOB_KINDS):
+        for _, folder in component.manifests.values():
+            (sources / folder).mkdir(parents=True, exist_ok=True)
     log = tmp_path / "go.log"
 
     def install(*, version: str = "go1.26.1", build: str = ":") -> Path:
@@ -61,11 +63,20 @@ def test_programs_are_built_once_and_found_afterwards(scripted_go: Callable[...,
     built = binaries.ensure_binaries(kueue="0.19.1", progress=said.append)
     for program in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kueue"):
         assert built.program(program).read_text() == "program\n"
-    assert built.manifests.is_dir()
+    assert built.manifests("kueue").is_dir()
     assert len(builds(log)) == 3
     assert "about 8 min on two cores" in said[0]
     binaries.ensure_binaries(kueue="0.19.1", progress=said.append)
     assert len(builds(log)) == 3
+
+
+def test_further_kinds_of_jobs_are_built_only_for_who_asks_for_them(scripted_go: Callable[..., Path]) -> None:
+    log = scripted_go()
+    binaries.ensure_binaries(kueue="0.19.1", progress=lambda _: None)
+    kinds = tuple(JOB_KINDS)
+    built = binaries.ensure_binaries(kueue="0.19.1", kinds=kinds, progress=lambda _: None)
+    assert [line.split()[-1] for line in builds(log)[3:]] == ["sigs.k8s.io/jobset", "sandbox/training-operator"]
+    assert all(built.manifests(name).is_dir() for name, each in JOB_KINDS.items() if each.definitions)
 
 
 def test_whoever_asks_while_a_build_runs_waits_for_it(scripted_go: Callable[..., Path]) -> None:
@@ -129,9 +140,10 @@ def test_an_older_go_is_passed_over_and_a_missing_package_index_is_named(
 
 @pytest.mark.parametrize("kueue", KUEUE_VERSIONS)
 def test_each_component_has_its_pins(kueue: str) -> None:
-    for component in components_for(kueue=kueue):
+    for component in components_for(kueue=kueue, kinds=JOB_KINDS):
         pins = (component.module / "go.mod").read_text()
-        assert all(f"\t{package}\n" in pins or f"tool {package}\n" in pins for package in component.programs.values())
-        assert (component.module / "go.sum").stat().st_size > 1000
+        for package in component.programs.values():
+            assert any(f"{before}{package}\n" in pins for before in ("\t", "tool ", "module "))
+        assert (component.module / "go.sum").stat().st_size > 700
     with pytest.raises(SandboxError, match=r"it has 0\.19\.1 and 0\.17\.0"):
         components_for(kueue="0.18.0")
