@@ -256,7 +256,7 @@ class SharedWatch:
         self._accepted_at = 0.0
         self._silent = False
         self._failures += 1
-        tally.add("multikueue.watch_reconnects", cluster=self._cluster.name if self._cluster else "unknown")
+        tally.add("multikueue.watch_reconnects", fleet_cluster=self._cluster.name if self._cluster else "unknown")
         if self._failures == 1:
             self._failing_since = time.time()
         if status == 410:

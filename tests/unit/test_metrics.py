@@ -1,0 +1,106 @@
+"""The provider's metrics arrive at a StatsD server through Airflow's own client, in both versions of Airflow."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from airflow_provider_multikueue.logs.sinks import DirectSink
+from airflow_provider_multikueue.logs.text import Levels, blocks
+from airflow_provider_multikueue.metrics import reporting
+from airflow_provider_multikueue.tally import Measure, tally
+from tests.statsd import Sample, StatsdServer
+
+# What Airflow's task process does as it starts (2.11 does it by itself); then all that the tests look at, since each
+# start of an Airflow costs seconds.
+SCRIPT = """
+import asyncio, logging
+from airflow_provider_multikueue._compat import AIRFLOW_2
+if not AIRFLOW_2:
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics import stats_utils
+    stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
+
+from airflow_provider_multikueue.metrics import emit, reporting
+from airflow_provider_multikueue.tally import Measure, tally
+
+logging.basicConfig()
+tags = {"namespace": "default", "queue": "dws-local-queue", "region": "us-east4"}
+emit([Measure("multikueue.admissions", 1, tags), Measure("multikueue.admission_wait", 4.4, tags, unit="seconds")])
+emit([Measure("multikueue.admissions", float("nan"))])
+
+async def main():
+    async with reporting():
+        async with reporting():
+            tally.add("multikueue.log_lines", 5)
+        tally.add("multikueue.log_lines", 2)
+        tally.add("multikueue.watch_reconnects", fleet_cluster="manager")
+
+asyncio.run(main())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What the script sent and wrote."""
+
+    samples: list[Sample]
+    output: str
+
+
+@pytest.fixture(scope="module")
+def sent() -> Sent:
+    """Run the script in a process whose Airflow sends its metrics to a server here."""
+    with StatsdServer("airflow.multikueue.") as server:
+        settings = {f"AIRFLOW__METRICS__{name.upper()}": value for name, value in server.settings.items()}
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], env=os.environ | settings, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    return Sent(server.samples, done.stderr)
+
+
+def test_counts_and_times_arrive_with_their_tags(sent: Sent) -> None:
+    tags = {"namespace": "default", "queue": "dws-local-queue", "region": "us-east4"}
+    assert sent.samples[:2] == [
+        Sample("airflow.multikueue.admissions", 1, "c", tags),
+        Sample("airflow.multikueue.admission_wait", 4400, "ms", tags),
+    ]
+
+
+def test_what_cannot_be_sent_is_told_and_fails_nothing(sent: Sent) -> None:
+    assert "metrics could not be sent" in sent.output
+    assert len(sent.samples) == 4
+
+
+def test_what_is_tallied_is_sent_once_when_the_last_fleet_closes(sent: Sent) -> None:
+    assert sent.samples[2:] == [
+        Sample("airflow.multikueue.log_lines", 7, "c"),
+        Sample("airflow.multikueue.watch_reconnects", 1, "c", {"fleet_cluster": "manager"}),
+    ]
+
+
+async def test_no_reporter_is_left_when_nothing_is_open() -> None:
+    before = asyncio.all_tasks()
+    async with reporting():
+        assert asyncio.all_tasks() - before
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+
+
+def test_each_line_on_its_way_to_a_log_is_counted() -> None:
+    class Nowhere:
+        def record(self, level: int, text: str) -> None:
+            assert level >= logging.INFO
+
+    tally.take()
+    lines = [(f"2026-01-02T03:04:0{i}.000000000Z", f"line {i}", True) for i in range(3)]
+    for block in blocks(lines, Levels()):  # type: ignore[arg-type]
+        DirectSink(Nowhere()).lines("pod", block)
+    assert tally.take() == [Measure("multikueue.log_lines", 3, {})]
