@@ -166,3 +166,18 @@ def until_gone(airflow: LocalAirflow, watcher: Watcher, name: str) -> None:
         return await asyncio.to_thread(lambda: len(watcher.jobs(name)) + len(watcher.pods("us-east4", name)))
 
     airflow.sync(poll(left, lambda count: count == 0, within=40, what=f"{name} to be gone everywhere"))
+
+
+def task_processes(airflow: LocalAirflow) -> list[int]:
+    """Return the processes that run tasks: the scheduler's grandchildren, and their children."""
+    parents = {int(entry.name): parent_of(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    workers = {pid for pid, parent in parents.items() if parent == airflow.components["scheduler"].pid}
+    tasks = {pid for pid, parent in parents.items() if parent in workers}
+    return sorted(tasks | {pid for pid, parent in parents.items() if parent in tasks})
+
+
+def parent_of(entry: Path) -> int:
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from airflow_provider_multikueue.decisions.report import validate_report
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from tests.airflow.conftest import HERE, Watcher, job, prefix
+from tests.airflow.conftest import HERE, Watcher, job, prefix, task_processes
 
 pytestmark = [pytest.mark.airflow, pytest.mark.fleet, pytest.mark.timeout(1500)]
 
@@ -96,18 +95,3 @@ async def kill_at_random(airflow: LocalAirflow, rng: random.Random, kills: dict[
             await asyncio.sleep(rng.uniform(0, 3))
             airflow.components[victim].start()
         kills[victim] = kills.get(victim, 0) + 1
-
-
-def task_processes(airflow: LocalAirflow) -> list[int]:
-    """Return the processes that run tasks: the scheduler's grandchildren, and their children."""
-    parents = {int(entry.name): parent_of(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-    workers = {pid for pid, parent in parents.items() if parent == airflow.components["scheduler"].pid}
-    tasks = {pid for pid, parent in parents.items() if parent in workers}
-    return sorted(tasks | {pid for pid, parent in parents.items() if parent in tasks})
-
-
-def parent_of(entry: Path) -> int:
-    try:
-        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -13,8 +13,8 @@ from airflow_provider_multikueue.sensors import MultiKueueAdmissionSensor, Multi
 JOB = "{{ dag_run.conf['job'] | tojson }}"
 
 
-def one_job(dag_id: str, **operator: Any) -> None:
-    @dag(dag_id=dag_id, schedule=None, catchup=False)
+def one_job(dag_id: str, *, run_timeout: timedelta | None = None, **operator: Any) -> None:
+    @dag(dag_id=dag_id, schedule=None, catchup=False, dagrun_timeout=run_timeout)
     def run_one_job() -> None:
         train = MultiKueueJobOperator(task_id="train", job=JOB, **operator)
 
@@ -30,9 +30,11 @@ def one_job(dag_id: str, **operator: Any) -> None:
 one_job("deferred", deferrable=True)
 one_job("in_worker", deferrable=False)
 one_job("retried", deferrable=True, retries=2, retry_delay=timedelta(seconds=1))
+one_job("retried_in_worker", deferrable=False, retries=2, retry_delay=timedelta(seconds=1))
 one_job("sturdy", deferrable=True, retries=50, retry_delay=timedelta(seconds=1))
 one_job("impatient", deferrable=True, admission_timeout=timedelta(seconds=8))
 one_job("limited", deferrable=True, execution_timeout=timedelta(seconds=12))
+one_job("timed", deferrable=True, run_timeout=timedelta(seconds=25))
 one_job("kept", deferrable=True, on_kill_action="keep")
 
 

@@ -1,0 +1,83 @@
+"""What else ends a task or begins it anew: timeouts, marks, signals, killed processes, clears."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+import pytest
+
+from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
+from airflow_provider_multikueue.sandbox.airflow_runs import poll
+from airflow_provider_multikueue.sandbox.api import Sandbox
+from tests.airflow.conftest import Watcher, job, prefix, start, started, task_processes, until_gone, until_shown
+
+pytestmark = [pytest.mark.airflow, pytest.mark.fleet, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("state", ["success", "failed"])
+def test_a_run_that_is_ended_by_hand_takes_its_job_along(
+    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher, state: str
+) -> None:
+    run, name = started(airflow, "deferred")
+    airflow.sync(airflow.mark_run("deferred", run, state))
+    until_gone(airflow, watcher, name)
+
+
+def test_a_run_past_its_timeout_takes_its_job_along(airflow: LocalAirflow, granting: Sandbox, watcher: Watcher) -> None:
+    run, name = started(airflow, "timed")
+    airflow.sync(airflow.wait_run("timed", run, within=90))
+    until_gone(airflow, watcher, name)
+    assert airflow.sync(airflow.task_state("timed", run, "train")) != "success"
+
+
+def test_a_terminated_process_never_ends_as_success(airflow: LocalAirflow, granting: Sandbox, watcher: Watcher) -> None:
+    run, name = started(airflow, "in_worker")
+    for pid in task_processes(airflow):
+        os.kill(pid, signal.SIGTERM)
+    state = airflow.sync(airflow.wait_task("in_worker", run, "train", within=90))
+    assert state == "failed", airflow.sync(airflow.task_text("in_worker", run, "train"))
+    until_gone(airflow, watcher, name)
+
+
+def test_a_killed_process_is_followed_by_one_that_finds_its_job(
+    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher
+) -> None:
+    manifest = job("import time\nfor i in range(30): print('tock', i, flush=True); time.sleep(1)")
+    run = start(airflow, "retried_in_worker", manifest)
+    until_shown(airflow, "retried_in_worker", run, "tock 2")
+    (before,) = watcher.jobs(prefix(manifest))
+    for pid in task_processes(airflow):
+        os.kill(pid, signal.SIGKILL)
+    assert airflow.sync(airflow.wait_run("retried_in_worker", run, within=150)) == "success"
+
+    report = airflow.sync(airflow.xcom("retried_in_worker", run, "train"))
+    assert report["job"]["uid"] == before["metadata"]["uid"]
+    train = airflow.sync(airflow.task_instance("retried_in_worker", run, "train"))
+    assert train["try_number"] == 2
+    texts = [airflow.sync(airflow.task_text("retried_in_worker", run, "train", try_number=number)) for number in (1, 2)]
+    shown = {int(number) for text in texts for number in re.findall(r"tock (\d+)", text)}
+    assert shown == set(range(30))
+    assert len(watcher.output("us-east4", prefix(manifest))) == 1
+
+
+def test_a_task_cleared_after_its_success_runs_another_job(
+    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher
+) -> None:
+    manifest = job("print('once more')")
+    run = start(airflow, "deferred", manifest)
+    assert airflow.sync(airflow.wait_run("deferred", run)) == "success"
+    first = airflow.sync(airflow.xcom("deferred", run, "train"))
+    airflow.sync(airflow.clear("deferred", run, "train"))
+    airflow.sync(
+        poll(
+            lambda: airflow.task_instance("deferred", run, "train"),
+            lambda ti: ti["try_number"] == 2 and ti["state"] == "success",
+            within=90,
+            what="the second try to succeed",
+        )
+    )
+    second = airflow.sync(airflow.xcom("deferred", run, "train"))
+    assert second["job"]["uid"] != first["job"]["uid"]
+    assert list(watcher.output("us-east4", prefix(manifest)).values()) == [b"once more\n"] * 2
