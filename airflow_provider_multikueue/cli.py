@@ -14,6 +14,7 @@ __all__ = ["main"]
 
 _COMMANDS = {
     "doctor": "whether a fleet is well, seen from here with the connection's accounts",
+    "fleet": "make the fleet that a file describes, change it, take it down",
     "reap": "find jobs whose task or DAG run is over or gone, and delete them",
 }
 """Commands beside the sandbox's, each in a module of its own, which is imported by name: it may need Airflow to run."""

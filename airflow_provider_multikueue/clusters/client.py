@@ -92,12 +92,15 @@ class Cluster(Server):
         subresource: str | None = None,
         field_manager: str | None = None,
         force: bool = False,
+        dry_run: bool = False,
     ) -> Object:
         """Return the object as patched; repeated on passing errors unless ``kind`` is "json"."""
         call = about("patch", res, name, namespace, subresource)
         query = {"fieldManager": field_manager} if field_manager else {}
         if force:
             query["force"] = "true"
+        if dry_run:
+            query["dryRun"] = "All"
         send = self._sender.once if kind == "json" else self._sender.repeat
         return await send(call, "PATCH", query=query, body=body, content_type=PATCHES[kind])
 

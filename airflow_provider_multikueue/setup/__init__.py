@@ -1,0 +1,1 @@
+"""A fleet from a file: what should be on each cluster, what is there, and how the one becomes the other."""
