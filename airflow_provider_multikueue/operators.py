@@ -111,6 +111,14 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         self.multikueue_conn_id = multikueue_conn_id
         self._waiting = Waiting()
 
+    def render_template(self, content: Any, *args: Any, **named: Any) -> Any:
+        """Render also what is inside a ``kubernetes`` client model: as the dict that it stands for."""
+        if hasattr(content, "openapi_types"):
+            from kubernetes.client import ApiClient
+
+            content = ApiClient().sanitize_for_serialization(content)
+        return super().render_template(content, *args, **named)
+
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Submit the job and wait for it, here or in the triggerer; return the report."""
         self._check()
