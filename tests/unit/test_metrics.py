@@ -63,7 +63,7 @@ def sent() -> Sent:
             [sys.executable, "-c", SCRIPT], env=os.environ | settings, capture_output=True, text=True, check=False
         )
     assert done.returncode == 0, done.stderr
-    return Sent(server.samples, done.stderr)
+    return Sent(server.samples, done.stdout + done.stderr)
 
 
 def test_counts_and_times_arrive_with_their_tags(sent: Sent) -> None:
