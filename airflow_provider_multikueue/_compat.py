@@ -12,6 +12,7 @@ import contextlib
 import re
 import uuid
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -62,6 +63,7 @@ __all__ = [
     "conf",
     "connection_form_widgets",
     "get_connection",
+    "initialize_metrics",
     "mask_secrets",
     "push_xcom",
     "stored_xcom",
@@ -205,6 +207,25 @@ def unmask(secret: str) -> None:
     with contextlib.suppress(AttributeError):
         # The expression that is searched for is made anew with the next secret.
         _secrets_masker().patterns.discard(re.escape(secret))
+
+
+@cache
+def initialize_metrics() -> None:
+    """Let ``Stats`` work in a triggerer, once a process.
+
+    Airflow 3.3 configures the metrics of its core in a triggerer, and in a task's process those of its SDK, which is
+    where ``Stats`` of both leads; until a triggerer configures both.
+    """
+    if AIRFLOW_2:  # until 2.11 goes
+        return
+    from airflow.providers.common.compat.sdk import conf
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics import stats_utils
+
+    stats.initialize(
+        factory=stats_utils.get_stats_factory(),
+        export_legacy_names=conf.getboolean("metrics", "legacy_names_on", fallback=True),
+    )
 
 
 def base_url() -> str | None:

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_multikueue import kill
-from airflow_provider_multikueue._compat import AIRFLOW_2, BaseTrigger, TriggerEvent, task_state
+from airflow_provider_multikueue._compat import AIRFLOW_2, BaseTrigger, TriggerEvent, initialize_metrics, task_state
 from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.fleets.follow import follow
 
@@ -71,6 +71,7 @@ class MultiKueueJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event: an ``Outcome`` in its plain form."""
+        initialize_metrics()
         settled = asyncio.get_running_loop().time() + SETTLED_SECONDS
         outcome = await self._follow()
         await asyncio.sleep(settled - asyncio.get_running_loop().time())
