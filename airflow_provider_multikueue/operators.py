@@ -245,6 +245,8 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
 
         push_links(ti, fleet, job, outcome.report and outcome.report["placement"])
         failed = outcome.error is not None
+        if outcome.deleted:
+            return
         if outcome.ended and (self.cleanup == "always" or (self.cleanup == "on_success" and not failed)):
             await delete_on_manager(fleet, job)
             self.log.info(

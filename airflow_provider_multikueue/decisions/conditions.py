@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from airflow_provider_multikueue.decisions.kinds import get_at
 
@@ -79,8 +79,19 @@ def refusal_of(node: Any) -> str:
 def eviction_cause(node: Any) -> str:
     """Return why an object was evicted, for people: the check's own words, where Kueue's sentence quotes them."""
     text = told(node, "Evicted")
+    for theirs, ours in _PLAINLY.items():
+        if theirs in text:
+            return ours
+    text = text.partition("; preemptor path: ")[0]
     quoted = re.search(r'AdmissionCheck in \w+ state: "[^"]*" \((.+)\)$', text, re.DOTALL)
     return quoted[1].removeprefix("Retrying after failure: ") if quoted else text
+
+
+_PLAINLY: Final = {
+    "remote no longer exists": "the job's copy on the worker is gone",
+    "remote lost": "the worker was lost: the manager has not reached it for longer than it waits",
+}
+"""What Kueue calls the things that can happen to a worker's copy, and what a reader would."""
 
 
 def parse_time(value: object) -> datetime | None:

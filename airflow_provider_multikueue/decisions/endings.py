@@ -17,6 +17,7 @@ from airflow_provider_multikueue.decisions.pods import (
     pods_of_stay,
     startup_problem,
 )
+from airflow_provider_multikueue.decisions.verdicts import NEVER_SEEN
 from airflow_provider_multikueue.decisions.workload import Phase
 from airflow_provider_multikueue.exceptions import (
     AdmissionRejectedError,
@@ -71,7 +72,7 @@ def error_for(observation: Observation, pods: Pods = (), tail: Sequence[str] = (
         "rejected": f"can be admitted nowhere: {_said(ending)}",
         "inadmissible": f"cannot be admitted: {_said(ending)}",
         "deactivated": f"was deactivated: {_said(ending)}",
-        "deleted": "was deleted on the manager by someone else",
+        "deleted": _deleted(ending),
         "workload_deleted": "lost its Workload: someone deleted it on the manager, and Kueue makes no other",
         "not_dispatched": f"was not given to any worker: {ending.message}",
     }[ending.kind]
@@ -89,7 +90,7 @@ _CLASSES: dict[str, type[MultiKueueError]] = {
 }
 
 _NEXT = {
-    "failed": "The job's own code ended so: see its log above.",
+    "failed": "The job's own code ended so.",
     "memory": "Raise the container's memory limit, or use less of it.",
     "deadline": "Raise spec.activeDeadlineSeconds, or make the job shorter.",
     "node": "The infrastructure failed, not the job's code: a retry can help.",
@@ -102,6 +103,12 @@ _NEXT = {
     "workload_deleted": "A retry submits the job anew.",
     "not_dispatched": "Have a MultiKueue admission check added to its ClusterQueue, or use a queue that has one.",
 }
+
+
+def _deleted(ending: Ending) -> str:
+    if ending.reason == NEVER_SEEN:
+        return "is no longer on the manager: it ended and was removed, or was deleted"
+    return "was deleted on the manager by someone else"
 
 
 def _said(ending: Ending) -> str:

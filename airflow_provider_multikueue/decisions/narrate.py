@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from airflow_provider_multikueue.decisions.verdicts import NEVER_SEEN
 from airflow_provider_multikueue.decisions.workload import Observation, Phase, RegionCheck, Stage
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.decisions.workload import DeadRegion, Ending
 
-__all__ = ["describe_waiting", "duration", "narrate"]
+__all__ = ["describe_waiting", "duration", "narrate", "next_heartbeat"]
+
+QUIET_WAITING: Final = 600.0
+QUIET_RUNNING: Final = 3600.0
+"""Seconds without a line of ours; the pods of a job that runs mostly have something to say themselves."""
 
 Line = tuple[int, str]
 RegionOf = Callable[[str], str | None]
@@ -67,6 +72,11 @@ def describe_waiting(observation: Observation, *, now: float | None = None, regi
     return text + (f". {'; '.join(said)}" if said and observation.hopeless_since is None else "") + "."
 
 
+def next_heartbeat(observation: Observation, told: float) -> float:
+    """Return the epoch time at which a reader wants to hear that nothing has changed, last ``told`` something then."""
+    return told + (QUIET_RUNNING if observation.phase is Phase.RUNNING else QUIET_WAITING)
+
+
 def duration(seconds: float) -> str:
     """Return a length of time for a reader: ``4.4 s``, ``12 min 5 s``, ``3 h 20 min``, ``3 d 3 h``."""
     seconds = max(round(seconds, 1), 0.0)
@@ -105,10 +115,10 @@ def _moves(before: Observation, current: Observation) -> Iterator[Line]:
     """Tell that the job left its worker, and that it came to another one."""
     if current.phase is Phase.EVICTED and before.phase is not Phase.EVICTED:
         left = f" from {before.place}" if before.cluster else ""
-        yield (
-            logging.WARNING,
-            f"Evicted{left}: {_stop(current.evicted_reason or 'no reason given')} It will start again from zero.",
+        then = (
+            "It goes on only if someone activates it again." if current.inactive else "It will start again from zero."
         )
+        yield logging.WARNING, f"Evicted{left}: {_stop(current.evicted_reason or 'no reason given')} {then}"
     elif _arrived(before, current) and (current.came_from or before.cluster):
         came_from = current.came_from or before.place
         why = _stop(current.moved_because or before.evicted_reason or "the manager placed it again")
@@ -172,7 +182,7 @@ def _regions(before: Observation, current: Observation) -> Iterator[Line]:
         region = dead.get(check.cluster)
         if region is not None:
             if buried.get(check.cluster) != region.reason:
-                yield logging.WARNING, _dead(region)
+                yield logging.WARNING, _dead(region, check.stage)
         elif _changed(known.get(check.cluster), check):
             yield (logging.WARNING if check.stage in _BAD else logging.INFO), f"{_said(check)}."
 
@@ -191,7 +201,11 @@ def _said(check: RegionCheck) -> str:
     return f"{check.where}: {_SAYS[check.stage]}" + (f" ({check.text.rstrip('.')})" if check.text else "")
 
 
-def _dead(region: DeadRegion) -> str:
+def _dead(region: DeadRegion, stage: Stage) -> str:
+    if region.final:
+        return f"{region.where} was chosen and cannot run the job: {region.reason}."
+    if stage is Stage.INADMISSIBLE:
+        return f"{region.where} {_SAYS[stage]}: {region.reason}."
     then = ""
     if region.curable:
         then = " It does not ask again by itself."
@@ -245,6 +259,8 @@ def _end(current: Observation) -> Iterator[Line]:
     where = f" in {current.place}" if current.cluster else ""
     if ending.kind == "succeeded":
         yield logging.INFO, f"Succeeded{_between(current.started, current.finished)}{where}."
+    elif ending.reason == NEVER_SEEN:
+        yield logging.ERROR, _stop(f"{ending.message[0].upper()}{ending.message[1:]}")
     else:
         after = _between(current.started, current.finished)
         yield logging.ERROR, f"{_ENDS[ending.kind]}{after}{where}{_because(ending)}."

@@ -17,17 +17,20 @@ VERSION = 1
 class Outcome:
     """The report of the job, and the error that the task is to raise, if any.
 
-    ``ended`` is False while the job itself goes on: at admission, or when it can't be followed any more.
+    ``ended`` is False while the job itself goes on: at admission, or when it can't be followed any more. ``deleted`` is
+    True when the wait has deleted it already.
     """
 
     report: dict[str, Any] | None
     error: MultiKueueError | None = None
     ended: bool = True
+    deleted: bool = False
 
     def to_event(self) -> dict[str, Any]:
         """Return the plain form that travels through a trigger event."""
         failure = to_event(self.error) if self.error else None
-        return {"version": VERSION, "report": self.report, "failure": failure, "ended": self.ended}
+        event = {"version": VERSION, "report": self.report, "failure": failure, "ended": self.ended}
+        return event | ({"deleted": True} if self.deleted else {})
 
     @classmethod
     def from_event(cls, event: Mapping[str, Any] | None) -> Outcome:
@@ -43,4 +46,5 @@ class Outcome:
             )
         failure = event.get("failure")
         error = from_event(failure) if failure else None
-        return cls(report=event["report"], error=error, ended=bool(event.get("ended", True)))
+        ended, deleted = bool(event.get("ended", True)), bool(event.get("deleted"))
+        return cls(report=event["report"], error=error, ended=ended, deleted=deleted)

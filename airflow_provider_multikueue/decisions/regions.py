@@ -6,6 +6,7 @@ The manager shows nothing of this before admission: a job that waits well and on
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ __all__ = [
     "dead_regions",
     "is_copy",
     "is_inactive",
+    "is_inadmissible",
     "newest_request",
     "region_checks",
     "waits_for_queue",
@@ -64,6 +66,14 @@ def is_copy(view: View, job: Mapping[str, Any] | None) -> bool:
 def is_inactive(workload: Mapping[str, Any] | None) -> bool:
     """Whether a Workload is deactivated."""
     return get_at(workload, ("spec", "active")) is False
+
+
+def is_inadmissible(workload: Mapping[str, Any] | None) -> bool:
+    """Whether the queue can reserve no quota for the Workload: it is missing, stopped, or lacks a resource for good."""
+    found = condition(workload, "QuotaReserved")
+    if text_at(found, "status") != "False":
+        return False
+    return text_at(found, "reason") == "Inadmissible" or "unavailable in ClusterQueue" in text_at(found, "message")
 
 
 def waits_for_queue(message: str) -> bool:
@@ -105,8 +115,9 @@ def _stage(view: View, worker: WorkerView) -> Answer:
         return Stage.SILENT, "", None
     if not worker.readable:
         return Stage.UNREADABLE, "", None
-    if worker.job is not None and not is_copy(view, worker.job):
-        return Stage.FAILED, "another job of the same name is in the way", None
+    if _is_blocked(view, worker):
+        granted = transition(workload, "Admitted")
+        return Stage.FAILED, "another job of the same name is in the way", granted
     if workload is None:
         silent = view.memory.of(worker.cluster).silent_since
         return Stage.SILENT, "", datetime.fromtimestamp(silent, UTC) if silent is not None else None
@@ -138,7 +149,7 @@ def _without_quota(workload: Mapping[str, Any]) -> Answer:
     found = condition(workload, "QuotaReserved")
     if found is None:
         return Stage.UNANSWERED, "", parse_time(text_at(workload, "metadata", "creationTimestamp"))
-    stage = Stage.INADMISSIBLE if text_at(found, "reason") == "Inadmissible" else Stage.QUOTA
+    stage = Stage.INADMISSIBLE if is_inadmissible(workload) else Stage.QUOTA
     return stage, told(workload, "QuotaReserved"), transition(workload, "QuotaReserved")
 
 
@@ -172,8 +183,8 @@ def dead_regions(view: View, checks: tuple[RegionCheck, ...]) -> tuple[DeadRegio
 def _dead(view: View, check: RegionCheck, worker: WorkerView) -> DeadRegion | None:
     since = check.since.timestamp() if check.since else view.now
     memory = view.memory.of(worker.cluster)
-    if check.stage is Stage.FAILED and worker.job is not None and not is_copy(view, worker.job):
-        return _made(worker, check.text, since, healable=False)
+    if _is_blocked(view, worker):
+        return replace(_made(worker, check.text, since, healable=False), final=True)
     if check.stage is Stage.INADMISSIBLE and not waits_for_queue(check.text):
         return _made(worker, check.text, since, healable=False)
     if _in_a_loop(view, worker, memory):
@@ -184,6 +195,11 @@ def _dead(view: View, check: RegionCheck, worker: WorkerView) -> DeadRegion | No
     if check.stage is Stage.EVICTED and _stranded(view, since):
         return _made(worker, "the manager left a dead copy of the Workload there", since, healable=True)
     return None
+
+
+def _is_blocked(view: View, worker: WorkerView) -> bool:
+    """Whether someone else's job has the name that the copy of ours needs there: the manager then never goes on."""
+    return worker.job is not None and worker.workload is not None and not is_copy(view, worker.job)
 
 
 def _failed_once(worker: WorkerView, check: RegionCheck) -> bool:

@@ -22,11 +22,15 @@ from airflow_provider_multikueue.decisions.regions import (
     by_what_they_say,
     is_copy,
     is_inactive,
+    is_inadmissible,
     waits_for_queue,
 )
 from airflow_provider_multikueue.decisions.views import Ending, EndingKind, Observation, Phase, View, WorkerView
 
-__all__ = ["OVERRIDES", "managers_word", "next_look", "override"]
+__all__ = ["NEVER_SEEN", "OVERRIDES", "managers_word", "next_look", "override"]
+
+NEVER_SEEN: Final = "NotFound"
+"""The reason of an ending that nobody saw come: the job was gone when it was first looked for."""
 
 BREATH: Final = 1.0  # seconds in which the worker's end may still arrive
 FOLLOW_GRACE: Final = 10.0  # seconds in which a healthy manager follows its worker
@@ -104,6 +108,9 @@ def _job_deleted(view: View, _seen: Observation) -> Ending | None:
     since = view.memory.job_gone_since
     if since is not None and view.now - since < BREATH and is_true(view.workload, "Admitted"):
         return None  # the worker's end may arrive in the same breath
+    if not view.memory.name:
+        message = "it is no longer on the manager: it ended and was removed, or was deleted"
+        return Ending(kind="deleted", reason=NEVER_SEEN, message=message)
     return Ending(kind="deleted", reason="Deleted", message="the job is gone from the manager")
 
 
@@ -164,15 +171,13 @@ def _run_time_used_up(view: View, _seen: Observation) -> Ending | None:
 
 def _inadmissible(view: View, _seen: Observation) -> Ending | None:
     """End when no quota can ever be reserved: a queue is missing, or does not cover what the pods ask for."""
-    found = condition(view.workload, "QuotaReserved")
-    message, since = text_at(found, "message"), transition(view.workload, "QuotaReserved")
-    if text_at(found, "status") != "False" or since is None or is_true(view.workload, "Evicted"):
+    message, since = told(view.workload, "QuotaReserved"), transition(view.workload, "QuotaReserved")
+    if not is_inadmissible(view.workload) or since is None or is_true(view.workload, "Evicted"):
         return None
     grace = STOPPED_GRACE if waits_for_queue(message) else INADMISSIBLE_GRACE
-    uncovered = "unavailable in ClusterQueue" in message
-    if not (uncovered or text_at(found, "reason") == "Inadmissible") or view.now - since.timestamp() < grace:
+    if view.now - since.timestamp() < grace:
         return None
-    return Ending(kind="inadmissible", reason=text_at(found, "reason"), message=message)
+    return Ending(kind="inadmissible", reason="Inadmissible", message=message)
 
 
 def _not_dispatched(view: View, _seen: Observation) -> Ending | None:
@@ -196,8 +201,9 @@ def _all_regions_dead(view: View, seen: Observation) -> Ending | None:
         return None
     if view.now - seen.hopeless_since < HOPELESS_GRACE:
         return None
-    message = by_what_they_say((region.where, region.reason) for region in seen.dead)
-    return Ending(kind="rejected", reason="AllRegionsDead", message=message)
+    said = by_what_they_say((region.where, region.reason) for region in seen.dead)
+    message = f"no region could run it for {HOPELESS_GRACE / 60:.0f} min: {said}"
+    return Ending(kind="rejected", reason="Rejected", message=message)
 
 
 OVERRIDES: tuple[tuple[str, Callable[[View, Observation], Ending | None]], ...] = (

@@ -172,7 +172,7 @@ class DeadRegion:
     """A region that will not answer any more for this job.
 
     ``curable``: deleting the Workload ``namespace/name`` with ``uid`` on that worker makes the manager ask there anew.
-    ``healable``: we may do so.
+    ``healable``: we may do so. ``final``: the manager has chosen this region in vain, and asks no other.
     """
 
     cluster: str
@@ -181,6 +181,7 @@ class DeadRegion:
     since: float
     healable: bool
     curable: bool = False
+    final: bool = False
     namespace: str = ""
     name: str = ""
     uid: str = ""
@@ -268,6 +269,7 @@ class Observation:
     moved_because: str = ""
     evicted: datetime | None = None
     evicted_reason: str | None = None
+    inactive: bool = False
     override: str | None = None
     recheck: float | None = None
 

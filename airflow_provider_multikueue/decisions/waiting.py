@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from airflow_provider_multikueue.decisions.conditions import condition, text_at, told
+from airflow_provider_multikueue.decisions.conditions import told
 from airflow_provider_multikueue.decisions.pods import startup_problem
-from airflow_provider_multikueue.decisions.regions import NOT_ASKED_AFTER, SLOW_AFTER, by_what_they_say, waits_for_queue
+from airflow_provider_multikueue.decisions.regions import (
+    NOT_ASKED_AFTER,
+    SLOW_AFTER,
+    by_what_they_say,
+    is_inactive,
+    is_inadmissible,
+    waits_for_queue,
+)
 from airflow_provider_multikueue.decisions.views import Observation, Phase, RegionCheck, Stage, View
 
 __all__ = ["trouble_sentence", "waiting_sentence"]
@@ -22,6 +29,9 @@ def waiting_sentence(view: View, seen: Observation) -> str:
         return _queued(view, seen)
     if seen.phase is Phase.PLACING:
         return _placing(view, seen)
+    if seen.phase is Phase.EVICTED and is_inactive(view.workload):
+        why = seen.evicted_reason or "no reason given"
+        return f"deactivated on the manager ({why}); it goes on only if someone activates it again"
     if seen.phase is Phase.EVICTED:
         return f"evicted ({seen.evicted_reason or 'no reason given'}); waiting to be placed again, from zero"
     if seen.phase is Phase.ADMITTED:
@@ -47,7 +57,7 @@ def _submitted(view: View, seen: Observation) -> str:
 def _queued(view: View, seen: Observation) -> str:
     message = told(view.workload, "QuotaReserved")
     queue = seen.queue or "its queue"
-    if text_at(condition(view.workload, "QuotaReserved"), "reason") == "Inadmissible":
+    if is_inadmissible(view.workload):
         if waits_for_queue(message):
             return f"waiting in {queue}, which takes no jobs now (stopped, or not set up): {message}"
         return f"cannot be admitted from {queue}: {message}"
@@ -58,7 +68,7 @@ def _placing(view: View, seen: Observation) -> str:
     if not seen.asked:
         return _nobody_asked(view, _age(view, seen.quota_reserved))
     if seen.hopeless_since is not None:
-        return "it has quota, but no region can grant it any more: " + _each(seen)
+        return "it has quota, but no region can run it: " + _each(seen)
     if all(check.stage in _MUTE and _age(view, check.since) > SLOW_AFTER for check in seen.checks):
         return f"it has quota, but no region has answered for more than {SLOW_AFTER:.0f} s: " + _each(seen)
     return "it has quota; waiting for a region to grant capacity"

@@ -24,7 +24,13 @@ from airflow_provider_multikueue.decisions.jobs import PRIORITY_LABEL, QUEUE_LAB
 from airflow_provider_multikueue.decisions.kinds import get_at, outcome
 from airflow_provider_multikueue.decisions.memory import remember
 from airflow_provider_multikueue.decisions.pods import SKEW, failed_pods, first_start, pods_of_stay, running_pods
-from airflow_provider_multikueue.decisions.regions import asked_clusters, dead_regions, is_copy, region_checks
+from airflow_provider_multikueue.decisions.regions import (
+    asked_clusters,
+    dead_regions,
+    is_copy,
+    is_inactive,
+    region_checks,
+)
 from airflow_provider_multikueue.decisions.verdicts import managers_word, next_look, override
 from airflow_provider_multikueue.decisions.views import (
     CopyMemory,
@@ -87,6 +93,7 @@ def _basics(view: View) -> Observation:
         moved_because=view.memory.left_reason,
         evicted=transition(workload, "Evicted") if is_true(workload, "Evicted") else None,
         evicted_reason=_evicted_reason(view),
+        inactive=is_inactive(view.workload),
     )
 
 
@@ -229,7 +236,8 @@ def _asked(view: View, seen: Observation) -> Observation:
     asked = asked_clusters(view)
     checks = region_checks(view, asked)
     dead = dead_regions(view, checks)
-    hopeless = seen.phase is Phase.PLACING and bool(dead) and len(dead) == len(asked)
+    none_left = bool(dead) and len(dead) == len(asked)
+    hopeless = seen.phase is Phase.PLACING and (none_left or any(region.final for region in dead))
     return replace(
         seen,
         asked=asked,

@@ -83,6 +83,7 @@ class Following:
     _seen_at: float = field(default=0.0, init=False)
     _saved_at: float = field(default=0.0, init=False)
     _dispatches: report.Dispatches = field(default_factory=report.Dispatches, init=False)
+    _told_at: float = field(default=0.0, init=False)
     _logs: PodLogs | None = field(default=None, init=False)
     _notes: Notes = field(init=False)
     _healer: stop.Healer = field(default_factory=stop.Healer, init=False)
@@ -90,6 +91,7 @@ class Following:
     def __post_init__(self) -> None:
         """Nothing is watched yet."""
         self._attention = Attention(self.fleet, self.job, self.sink)
+        self._told_at = self.clock()
         self._notes = Notes(self._annotate)
 
     async def run(self) -> Outcome:
@@ -186,7 +188,12 @@ class Following:
         return not self.orders.may_delete or (self.orders.heal and self._healer.may_heal(worker))
 
     def _tell(self, seen: Observation) -> None:
-        for level, text in narrate.narrate(self._seen, seen, region_of=self.fleet.region):
+        lines = narrate.narrate(self._seen, seen, region_of=self.fleet.region)
+        if not lines and seen.ending is None and self.clock() >= narrate.next_heartbeat(seen, self._told_at):
+            lines = [(logging.INFO, narrate.describe_waiting(seen, now=self.clock()))]
+        if lines:
+            self._told_at = self.clock()
+        for level, text in lines:
             self.sink.record(level, text)
         if seen.cluster and (self._seen is None or self._seen.cluster != seen.cluster):
             placement = report.placement_part(seen)
@@ -260,8 +267,8 @@ class Following:
         tail = self._logs.tail() if self._logs is not None else []
         error = endings.error_for(seen, self._attention.last_pods(seen.cluster), tail)
         if seen.ending is not None and seen.ending.leaves_job and self.orders.may_delete:
-            await self._delete()
-        return await self._with_result(seen, error)
+            return replace(outcome, deleted=await self._delete())
+        return replace(outcome, deleted=seen.ending is not None and seen.ending.kind == "deleted")
 
     async def _with_result(self, seen: Observation, error: MultiKueueError | None) -> Outcome:
         result = None
@@ -276,13 +283,12 @@ class Following:
 
     async def _give_up(self, seen: Observation, judged: Verdict) -> Outcome:
         self.sink.record(logging.ERROR, str(judged.error))
-        if judged.delete:
-            await self._delete()
+        deleted = judged.delete and await self._delete()
         if self._logs is not None:
             await self._logs.drain(DRAIN_SECONDS / 3)
-        return Outcome(report=await self._report(seen), error=judged.error, ended=judged.delete)
+        return Outcome(report=await self._report(seen), error=judged.error, ended=judged.delete, deleted=deleted)
 
-    async def _delete(self) -> None:
+    async def _delete(self) -> bool:
         """Delete the job; that the manager refuses or hangs is told, and changes nothing about how the wait ended."""
         from airflow_provider_multikueue.clusters.client import ApiError
 
@@ -315,6 +321,7 @@ class Following:
                 await self._attention.changed.wait()
 
 
+            return False
 def _cursors(text: str | None) -> tuple[dict[str, Any], datetime | None]:
     """Return where an earlier reader left the streams, and when it was last seen if it did not leave in order."""
     with contextlib.suppress(ValueError, TypeError, AttributeError):

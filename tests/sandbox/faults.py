@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -108,6 +109,11 @@ class TaskLog:
     def lines(self) -> list[str]:
         """Return all lines."""
         return [line for _, _, text in self.records for line in text.split("\n")]
+
+    @property
+    def output(self) -> list[str]:
+        """Return the lines without the name of the pod that they may bear."""
+        return [re.sub(r"^\[\w+\] ", "", line) for line in self.lines]
 
     @property
     def text(self) -> str:
@@ -240,28 +246,47 @@ class Site:
         assert cluster is not None
         return cluster
 
-    async def start(
-        self, manifest: Object, *, fleet: Fleet | None = None, clock: Clock | None = None, **orders: Any
-    ) -> Followed:
-        """Submit a job as a task does, and follow it."""
-        log, clock = TaskLog(), clock or Clock()
-        queue = orders.pop("queue", QUEUE)
-        priority = orders.pop("priority", None)
+    def identity(self) -> Identity:
+        """Return the identity of a task that ran never before."""
+        run = secrets.token_hex(6)
+        return Identity(deployment="faults", dag_id=self.path.stem, run_id=run, task_id="t", map_index=-1)
+
+    async def start(self, manifest: Object, *, clock: Clock | None = None, **wishes: Any) -> Followed:
+        """Submit a job as a task does, and follow it; ``wishes`` are those of `submit` and of `Orders`."""
+        log = TaskLog()
+        of_request = {name: wishes.pop(name) for name in tuple(wishes) if name in _OF_REQUEST}
+        part = await self.submit(manifest, log=log, **of_request)
+        return self.follow(part, log=log, clock=clock, **wishes)
+
+    async def submit(
+        self,
+        manifest: Object,
+        *,
+        log: TaskLog | None = None,
+        queue: str = QUEUE,
+        identity: Identity | None = None,
+        fleet: Fleet | None = None,
+        **wishes: Any,
+    ) -> Object:
+        """Submit a job, held out of its queue until it is followed."""
         request = Request(
             manifest=manifest,
-            identity=Identity(
-                deployment="faults", dag_id=self.path.stem, run_id=secrets.token_hex(6), task_id="t", map_index=-1
-            ),
+            identity=identity or self.identity(),
             owner=Owner(ti="", attempt=1),
             lifetime=Lifetime(kind="task"),
             queue_name=queue,
             namespace=self.namespace,
-            priority_class=priority,
-            max_run_duration=orders.pop("max_run_duration", None),
             hold=True,
+            **wishes,
         )
-        submitted = await submit(self.fleet, request, log)
-        return self.follow(dict(job_part(submitted.job)), log=log, fleet=fleet, clock=clock, **orders)
+        return dict(job_part((await submit(fleet or self.fleet, request, log or TaskLog())).job))
+
+    async def plant(self, manifest: Object, *, on: Cluster | None = None, queue: str | None = None) -> Object:
+        """Make a job past our submission, as someone else would; it is the manager's unless a cluster is named."""
+        body = {"kind": "Job", "apiVersion": "batch/v1", **manifest}
+        if queue:
+            body["metadata"].setdefault("labels", {})["kueue.x-k8s.io/queue-name"] = queue
+        return dict(job_part({**body, **await (on or self.fleet.manager).create(JOBS, body, self.namespace)}))
 
     def follow(
         self,
@@ -329,6 +354,9 @@ class Site:
             except ApiError as error:
                 if error.status != 404:
                     raise
+
+
+_OF_REQUEST = ("queue", "identity", "priority_class", "max_run_duration")
 
 
 async def _run(following: Following) -> Outcome:

@@ -6,7 +6,7 @@
     async def test_a_sentence(site: Site) -> None: ...
 
 The first of them starts all that were selected, each at a `Site` of its own; every test then is the end of its run.
-``@overlapping(kueue=BOTH)`` runs one with each version of Kueue.
+``@overlapping(kueue=BOTH)`` runs one with each version of Kueue. ``AT_ONCE = 1`` in a module runs them one by one.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ AT_ONCE = 8
 class Race:
     """The runs of one module's scenarios."""
 
-    def __init__(self, sandbox: Sandbox, logs: Path, scenarios: Iterable[Scenario]) -> None:
+    def __init__(self, sandbox: Sandbox, logs: Path, scenarios: Iterable[Scenario], *, at_once: int = AT_ONCE) -> None:
         self._sandbox, self._logs = sandbox, logs
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places = asyncio.Semaphore(at_once)
         self._runs = {scenario: asyncio.create_task(self._run(scenario)) for scenario in scenarios}
 
     async def result(self, scenario: Scenario) -> None:
@@ -59,7 +59,8 @@ class Race:
 async def race(sandbox: Sandbox, logs: Path, items: Sequence[Any], module: Any, kueue: str) -> AsyncIterator[Race]:
     """Run the scenarios of ``module`` among the selected tests ``items``."""
     mine = [item for item in items if item.module is module and item.callspec.params.get("kueue") == kueue]
-    running = Race(sandbox, logs, dict.fromkeys(item.function.scenario for item in mine))
+    at_once = getattr(module, "AT_ONCE", AT_ONCE)
+    running = Race(sandbox, logs, dict.fromkeys(item.function.scenario for item in mine), at_once=at_once)
     try:
         yield running
     finally:

@@ -27,7 +27,7 @@ async def test_a_region_that_failed_once_is_made_to_ask_again(site: Site) -> Non
     assert outcome.report is not None
     assert outcome.report["phase"] == "SUCCEEDED"
     assert outcome.report["placement"]["region"] == US
-    assert "it runs" in job.log.lines
+    assert "it runs" in job.log.output
 
 
 @overlapping
@@ -46,7 +46,7 @@ async def test_a_dead_region_is_named_and_the_others_are_waited_for(site: Site) 
 async def test_a_job_that_no_region_can_run_is_ended_after_ten_minutes(site: Site) -> None:
     site.capacity(mode="fail", after=1, text="no capacity here")
     job = await site.start(shell("echo it runs"), heal=False)
-    await job.log.says("no region can grant it any more", "no capacity here")
+    await job.log.says("no region can run it", "no capacity here")
     await job.turn_clock(590)
     assert await job.on_manager() is not None
     await job.turn_clock(20)
@@ -123,7 +123,7 @@ async def test_regions_that_all_refuse_again_and_again_end_the_wait(site: Site) 
     await without_retries(site, "no-retries")
     site.capacity(mode="fail", after=0.5, text="no capacity here")
     job = await site.start(shell("echo it runs"), queue="no-retries")
-    await job.log.says("no region can grant it any more", "no capacity here")
+    await job.log.says("no region can run it", "no capacity here")
     await job.turn_clock(610)
     outcome = await job.outcome()
     assert isinstance(outcome.error, AdmissionRejectedError)
@@ -150,7 +150,7 @@ async def test_capacity_that_is_revoked_early_moves_the_job(site: Site) -> None:
     assert [each["region"] for each in job.placements] == [US, EU]
     headings = [line for line in job.log.lines if line.startswith("── pod ")]
     assert [US in headings[0], EU in headings[1]] == [True, True]
-    assert job.log.lines.index(headings[1]) < job.log.lines.index("it ran")
+    assert job.log.output.index(headings[1]) < job.log.output.index("it ran")
 
 
 @overlapping(kueue=BOTH)
@@ -178,7 +178,7 @@ async def test_a_worker_that_started_the_job_again_by_itself_is_believed(site: S
     assert outcome.report is not None
     assert outcome.report["phase"] == "SUCCEEDED"
     assert outcome.report["placement"]["region"] == US
-    assert "it ran" in job.log.lines
+    assert "it ran" in job.log.output
 
 
 @overlapping
@@ -191,15 +191,15 @@ async def test_a_booking_that_expires_while_the_job_runs_is_nothing(site: Site) 
     assert outcome.error is None
     assert outcome.report is not None
     assert len(outcome.report["dispatches"]) == 1
-    assert job.log.count("xpire") == 0
+    assert job.log.count("expired") == 0
 
 
 @overlapping(kueue=BOTH)
 async def test_a_run_time_that_is_used_up_ends_the_job_instead_of_starting_it_again(site: Site) -> None:
     site.only(US)
-    job = await site.start(shell("echo begun; sleep 60; echo it ran"), max_run_duration=timedelta(seconds=15))
+    job = await site.start(shell("echo begun; sleep 100; echo it ran"), max_run_duration=timedelta(seconds=30))
     outcome = await job.outcome()
     assert isinstance(outcome.error, RunDurationExceededError)
-    assert "15 s" in str(outcome.error)
+    assert "30 s" in str(outcome.error)
     assert job.log.count("begun") == 1
     assert await job.on_manager() is None

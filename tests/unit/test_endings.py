@@ -56,8 +56,8 @@ def test_a_failure_has_exit_code_reason_region_and_last_lines() -> None:
     assert type(error) is JobFailedError
     assert str(error) == (
         "Job default/dws-job-train-abc-1 failed: Job has reached the specified backoff limit (BackoffLimitExceeded) in "
-        "us-east4 (multikueue-dws-worker-us). Container main of pod p-1: exit code 3. The job's own code ended so: see "
-        "its log above.\nLast lines:\n  epoch 1\n  ValueError: bad batch"
+        "us-east4 (multikueue-dws-worker-us). Container main of pod p-1: exit code 3. The job's own code ended so."
+        "\nLast lines:\n  epoch 1\n  ValueError: bad batch"
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_multikueue.decisions.narrate import describe_waiting, duration, narrate
+from airflow_provider_multikueue.decisions.names import JOINED
+from airflow_provider_multikueue.decisions.narrate import describe_waiting, duration, narrate, next_heartbeat
 from airflow_provider_multikueue.decisions.workload import Observation, Phase
-from tests.unit.stories import ASIA, EU, US, Story, Worker, moment
+from tests.unit.stories import ASIA, EU, US, Story, Worker, moment, stamp
 
 
 def test_a_clean_life_is_told_in_seven_lines() -> None:
@@ -127,7 +128,7 @@ def test_a_dead_region_and_then_all_of_them_are_told() -> None:
     for cluster in (ASIA, EU):
         story.failed_once(cluster)
     story.look(1)
-    assert story.lines[-1].startswith("It has quota, but no region can grant it any more: ")
+    assert story.lines[-1].startswith("It has quota, but no region can run it: ")
 
 
 def test_two_copies_at_once_are_both_shown() -> None:
@@ -182,6 +183,55 @@ def test_an_image_that_cannot_be_pulled_is_told_once_though_the_kubelet_tries_ag
     assert story.lines[1:] == [
         "Admitted in us-east4, but pod p cannot get its image 'img' (container main, ErrImagePull: no img)."
     ]
+
+
+def test_a_pod_that_failed_is_told_when_the_job_goes_on_without_it() -> None:
+    story = Story().placed(US)
+    first = story.pod("p-1", state={"terminated": {"exitCode": 1, "reason": "Error"}}, phase="Failed")
+    first["status"]["containerStatuses"][0]["state"]["terminated"]["startedAt"] = stamp(0)
+    story.workers[US].pods = [first]
+    story.look()
+    told = len(story.lines)
+    story.look(1)
+    assert len(story.lines) == told  # it may be the job's end
+    story.workers[US].pods = [first, story.pod("p-2")]
+    story.look(9)
+    story.look(1)
+    assert story.lines[told:] == ["A pod failed in us-east4, and the job goes on: p-1 (exit code 1)."]
+
+
+def test_a_job_that_was_gone_before_it_was_first_seen_is_nobody_s_deletion() -> None:
+    story = Story()
+    story.job = None
+    story.look()
+    assert story.lines == ["It is no longer on the manager: it ended and was removed, or was deleted."]
+
+
+def test_the_time_before_a_job_joined_its_queue_is_no_wait() -> None:
+    story = Story()
+    assert story.job is not None
+    joined = (moment(40)).isoformat()
+    story.job["metadata"]["annotations"][JOINED] = joined
+    story.now = 42
+    story.reserved().look()
+    assert "Quota reserved in dws-local-queue after 2 s." in story.lines
+
+
+def test_a_dead_region_that_may_not_be_mended_says_what_would_mend_it() -> None:
+    story = Story().nominated()
+    story.look()
+    story.failed_once(US).change(US, can_heal=False)
+    story.failed_once(EU).look(5)
+    assert [line for line in story.lines if "any more" in line] == [
+        "europe-west4 will not grant capacity any more: no capacity. It does not ask again by itself.",
+        "us-east4 will not grant capacity any more: no capacity. It does not ask again by itself. Deleting the job's "
+        "Workload there would make it: heal=True, with the right to do so, does that.",
+    ]
+
+
+@pytest.mark.parametrize(("phase", "seconds"), [(Phase.PLACING, 600), (Phase.QUEUED, 600), (Phase.RUNNING, 3600)])
+def test_silence_is_broken_from_time_to_time(phase: Phase, seconds: float) -> None:
+    assert next_heartbeat(Observation(phase=phase), 1000) == 1000 + seconds
 
 
 def test_a_deletion_is_told_with_where_it_ran() -> None:

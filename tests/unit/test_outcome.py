@@ -19,6 +19,11 @@ def test_an_outcome_survives_the_way_through_airflow() -> None:
     assert type(got.error) is JobFailedError
     assert str(got.error) == "exit code 3 in us-east4"
     assert got.ended
+    assert not got.deleted
+
+
+def test_that_the_wait_has_deleted_the_job_travels_with_its_outcome() -> None:
+    assert Outcome.from_event(Outcome(report=None, deleted=True).to_event()).deleted
 
 
 @pytest.mark.parametrize("event", [None, {}, {"version": 2, "report": None}, {"version": 1}])

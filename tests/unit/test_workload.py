@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -475,7 +476,7 @@ def test_all_regions_dead_is_told_and_ends_after_ten_minutes_when_nothing_can_he
         story.failed_once(cluster).change(cluster, can_heal=False)
     seen = story.look()
     assert seen.hopeless_since == moment(0).timestamp()
-    assert "no region can grant it any more" in seen.waiting
+    assert "no region can run it" in seen.waiting
     assert story.look(599).ending is None
     seen = story.look(2)
     assert seen.ending is not None
@@ -488,6 +489,27 @@ def test_all_regions_dead_goes_on_while_one_can_be_made_to_ask_again() -> None:
         story.failed_once(cluster)
     story.look()
     assert story.look(3600).ending is None
+
+
+def test_a_region_that_was_chosen_while_someone_else_s_job_has_the_name_leaves_no_hope() -> None:
+    story = Story().nominated().granted(US)
+    for cluster in (ASIA, EU):
+        story.workers[cluster].workload = None
+    story.workers[US].job = {"metadata": {"name": "dws-job-train-abc-1", "uid": "foreign", "labels": {}}}
+    seen = story.look()
+    assert [(d.reason, d.healable) for d in seen.dead] == [("another job of the same name is in the way", False)]
+    assert "another job of the same name is in the way" in seen.waiting
+    ending = story.look(601).ending
+    assert ending is not None
+    assert (ending.kind, "same name" in ending.message) == ("rejected", True)
+
+
+def test_a_worker_that_was_not_seen_yet_is_not_called_unreadable() -> None:
+    story = Story().nominated()
+    view = story.view()
+    unseen = replace(view.workers[US], readable=False, looking=True, workload=None)
+    checks = {c.cluster: c.stage for c in observe(replace(view, workers={**view.workers, US: unseen})).checks}
+    assert checks[US] is Stage.SILENT
 
 
 def test_one_region_that_only_waits_keeps_hope() -> None:
