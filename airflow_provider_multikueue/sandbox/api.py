@@ -21,6 +21,7 @@ from airflow_provider_multikueue.sandbox import launch
 from airflow_provider_multikueue.sandbox.access import CONNECTION, KUBECONFIG
 from airflow_provider_multikueue.sandbox.components import DEFAULT_KUEUE
 from airflow_provider_multikueue.sandbox.control import call
+from airflow_provider_multikueue.sandbox.fleet_file import FLEET_FILE
 from airflow_provider_multikueue.sandbox.paths import SandboxError
 from airflow_provider_multikueue.sandbox.services import log_tail
 from airflow_provider_multikueue.sandbox.spec import DEFAULT_REGIONS, FleetSpec
@@ -46,13 +47,15 @@ class Sandbox:
         kueue: str = DEFAULT_KUEUE,
         worker_lost_timeout: float = 900.0,
         kinds: Sequence[str] = (),
+        bare: bool = False,
         folder: Path | str | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> StartingSandbox:
         """Return a context manager, for ``with`` and ``async with`` alike, that starts a sandbox and ends it.
 
         ``gpus`` and ``nodes`` count for each region; ``kinds`` are the kinds of jobs besides the batch Job, such as
-        ``jobset`` and ``training`` (see ``job_kinds.py``). The sandbox also ends with this process, however that ends.
+        ``jobset`` and ``training`` (see ``job_kinds.py``). ``bare`` clusters come without Kueue: see `fleet_file`. The
+        sandbox also ends with this process, however that ends.
         Without a ``name`` it gets one of its own, so that any number can run side by side.
         """
         spec = FleetSpec(
@@ -63,6 +66,7 @@ class Sandbox:
             kueue=kueue,
             worker_lost_timeout=worker_lost_timeout,
             kinds=tuple(kinds),
+            bare=bare,
         )
         return StartingSandbox(spec, Path(folder) if folder else None, progress)
 
@@ -101,6 +105,15 @@ class Sandbox:
     def kubeconfig(self) -> Path:
         """The kubeconfig file with a context for each cluster."""
         return self.folder / KUBECONFIG
+
+    @property
+    def fleet_file(self) -> Path:
+        """The fleet file that makes a fleet of bare clusters; Kueue's manifests are beside it."""
+        return self.folder / FLEET_FILE
+
+    def empty(self, cluster: str) -> None:
+        """Make a bare cluster (``manager``, or a region) anew, with nothing of what it had."""
+        self._supervisor("empty", cluster=cluster)
 
     def connection(self) -> dict[str, Any]:
         """Return the Airflow connection of the fleet: ``conn_type`` and ``extra``, plain JSON."""

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_provider_multikueue.sandbox import manifests, objects
-from airflow_provider_multikueue.sandbox.access import access_files
+from airflow_provider_multikueue.sandbox import egress, manifests, objects
+from airflow_provider_multikueue.sandbox.access import KUBECONFIG, access_files
+from airflow_provider_multikueue.sandbox.bare import POD_MONITORING, KueueNode
 from airflow_provider_multikueue.sandbox.binaries import Binaries
 from airflow_provider_multikueue.sandbox.clusters import (
     KUEUE_CERTIFICATE,
@@ -25,9 +26,11 @@ from airflow_provider_multikueue.sandbox.clusters import (
     Ports,
 )
 from airflow_provider_multikueue.sandbox.files import write_private
+from airflow_provider_multikueue.sandbox.fleet_file import FLEET_FILE, RELEASE, fleet_file
 from airflow_provider_multikueue.sandbox.job_kinds import chosen, installation, point_webhooks
 from airflow_provider_multikueue.sandbox.pki import Authority
 from airflow_provider_multikueue.sandbox.ports import claim_ports
+from airflow_provider_multikueue.sandbox.release import release
 from airflow_provider_multikueue.sandbox.rest import Rest, until
 from airflow_provider_multikueue.sandbox.services import Program
 from airflow_provider_multikueue.sandbox.spec import MANAGER, FleetSpec, Worker
@@ -41,6 +44,7 @@ _PATIENCE = 120.0
 
 class _Starter(Protocol):
     async def start(self, programs: Iterable[Program]) -> None: ...
+    async def end(self, name: str) -> None: ...
     def say(self, text: str) -> None: ...
 
 
@@ -61,10 +65,15 @@ class BringUp:
             installation(kinds, binaries.manifests(kinds.name)) for kinds in self._kinds if kinds.definitions
         ]
         self._clusters: dict[str, Cluster] = {}
+        self._kueue_nodes: dict[str, tuple[KueueNode, asyncio.Task[None]]] = {}
+        self._emptying = asyncio.Lock()
 
     async def run(self) -> None:
-        """Return when a job that is submitted to the manager would run."""
+        """Return when a job that is submitted to the manager would run; when all answer, if they are to be bare."""
         self._clusters = clusters = await self._start_servers()
+        if self._spec.bare:
+            await self._leave_bare(clusters)
+            return
         async with asyncio.TaskGroup() as tasks:
             manager = tasks.create_task(self._install(clusters[MANAGER]))
             workers = [
@@ -76,6 +85,51 @@ class BringUp:
         manager.result()
         await asyncio.gather(*(self._until_nodes(clusters[worker.region]) for worker in self._spec.workers))
         access_files(self._folder, self._spec, clusters)
+
+    async def _leave_bare(self, clusters: dict[str, Cluster]) -> None:
+        await asyncio.gather(*map(self._make_bare, clusters.values()))
+        await self._start_agent(clusters)
+        await asyncio.gather(*(self._until_nodes(clusters[worker.region]) for worker in self._spec.workers))
+        access_files(self._folder, self._spec, clusters)
+        content = fleet_file(self._spec, self._folder / KUBECONFIG)
+        write_private(self._folder / FLEET_FILE, json.dumps(content, indent=1))
+        kueue = release(self._bundle, kueue=self._binaries.manifests("kueue"), version=self._spec.kueue)
+        write_private(self._folder / RELEASE, "\n---\n".join(json.dumps(each) for each in kueue))
+
+    async def _make_bare(self, cluster: Cluster) -> None:
+        """Return when a cluster answers that has all that a cloud gives it, and someone who would run Kueue."""
+        async with self._rest(cluster) as rest:
+            await until(rest.ready, seconds=_PATIENCE, what=f"The API server of {cluster.key} did not become ready")
+            asked = [each for each in self._bundle["definitions"] if each["spec"]["group"] == "autoscaling.x-k8s.io"]
+            await rest.create([*asked, POD_MONITORING])
+            await self._until_served(rest, [*asked, POD_MONITORING], cluster)
+        await self._starter.start([cluster.controller_manager(), cluster.scheduler()])
+        node = KueueNode(cluster, self._rest(cluster), self._starter, version=self._spec.kueue)
+        self._kueue_nodes[cluster.key] = (node, asyncio.create_task(node.run()))
+
+    async def empty(self, key: str) -> None:
+        """Make a bare cluster anew, as if it had been deleted and created: nothing of what it had is left."""
+        cluster = self._clusters[key]
+        async with self._emptying:
+            node, running = self._kueue_nodes.pop(key)
+            running.cancel()
+            await asyncio.wait([running])
+            await node.stop()
+            for program in ("scheduler", "controller-manager", "apiserver"):
+                await self._starter.end(f"{key}-{program}")
+            await Etcd.forget(self._folder, key)
+            await self._starter.start([self._api_server(cluster)])
+            await self._make_bare(cluster)
+            await self._starter.end("agent")
+            await self._start_agent(self._clusters)
+            if key != MANAGER:
+                await self._until_nodes(cluster)
+
+    def _api_server(self, cluster: Cluster) -> Program:
+        if not self._spec.bare:
+            return cluster.api_server()
+        selector = egress.configuration(self._folder / "pki" / cluster.key)
+        return cluster.api_server(f"--egress-selector-config-file={selector}")
 
     async def namespace(self, name: str) -> None:
         """Make the namespace ``name`` with a queue on all clusters."""
@@ -111,7 +165,7 @@ class BringUp:
                 binaries=self._binaries,
                 ports=Ports.take(ports, controllers),
             )
-            await self._starter.start([clusters[key].api_server()])
+            await self._starter.start([self._api_server(clusters[key])])
         self._starter.say(f"started etcd and {len(keys)} API servers")
         return clusters
 

@@ -5,7 +5,9 @@ Everything listens on loopback with TLS and asks for credentials that are made a
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,6 +102,24 @@ class Etcd:
             ],
         )
 
+    @staticmethod
+    async def forget(folder: Path, key: str) -> None:
+        """Delete all that a cluster has kept."""
+        import aiohttp
+
+        def text(key: str) -> str:
+            return base64.b64encode(key.encode()).decode()
+
+        home = os.open(folder / "run" / "etcd", os.O_PATH | os.O_DIRECTORY)
+        try:
+            connector = aiohttp.UnixConnector(f"/proc/self/fd/{home}/client:0")
+            async with aiohttp.ClientSession(connector=connector, raise_for_status=True) as session:
+                # All keys that begin with the cluster's own, up to the character after the slash.
+                body = {"key": text(f"/{key}/"), "range_end": text(f"/{key}0")}
+                await session.post("http://etcd/v3/kv/deleterange", json=body)
+        finally:
+            os.close(home)
+
 
 class Cluster:
     """One cluster of the fleet: an API server, its controllers and scheduler, and Kueue."""
@@ -115,6 +135,10 @@ class Cluster:
         self.admin = self._authority.client("admin", "sandbox-admin", groups=["system:masters"])
         self._signing_key = signing_key(self._pki / "service-account.key")
 
+    def home(self, program: str) -> Path:
+        """Return the folder that a program of this cluster runs in."""
+        return self._root / "run" / f"{self.key}-{program}"
+
     def kubelet_tls(self) -> ServerTls:
         """Issue what the node agent serves pods' logs with, to the API server and to nobody else."""
         pair, clients = self._authority.server("kubelet-server"), self._kubelet_clients.pair.certificate
@@ -128,8 +152,8 @@ class Cluster:
         """Return a kubeconfig for the holder of ``token``."""
         return kubeconfig(server=self.server, authority=self.authority, context=self.context, token=token)
 
-    def api_server(self) -> Program:
-        """Return how to start the API server."""
+    def api_server(self, *extra: str) -> Program:
+        """Return how to start the API server, with what a fleet wants besides."""
         serving = self._authority.server("apiserver", names=["kubernetes.default.svc", "kubernetes.default"])
         kubelet = self._kubelet_clients.client("client", "kube-apiserver")
         return self._program(
@@ -157,6 +181,7 @@ class Cluster:
             "--kubelet-preferred-address-types=InternalIP",
             "--enable-priority-and-fairness=false",
             "--profiling=false",
+            *extra,
         )
 
     def controller_manager(self) -> Program:
@@ -201,6 +226,20 @@ class Cluster:
             # Its server for pending workloads is of no use here: there is no aggregated API.
             "--feature-gates=VisibilityOnDemand=false",
             "--zap-log-level=2",
+        )
+
+    def installed_kueue(self, configuration: dict[str, Any], arguments: Iterable[str]) -> Program:
+        """Return how to start a Kueue that somebody else installed, so configured, but for what loopback needs."""
+        home = self.home("kueue")
+        write_private(home / "configuration.json", json.dumps(configuration | self._kueue_configuration(home)))
+        user = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}")
+        return self._program(
+            "kueue",
+            "--config=configuration.json",
+            f"--kubeconfig={self._kubeconfig('kueue', user, *groups)}",
+            *arguments,
+            "--feature-gates=VisibilityOnDemand=false",  # it would need a folder at the root of the file system
         )
 
     def job_controller(self, controller: Controller, webhook: Pair) -> Program:

@@ -91,6 +91,7 @@ def _add_up(subparsers: Subparsers) -> None:
         help="how long Kueue waits for an unreachable worker (default: %(default)s)",
     )
     _add_kinds(up)
+    up.add_argument("--bare", action="store_true", help="clusters without Kueue, for `multikueue fleet` to set up")
     up.add_argument("--folder", type=Path, help="where to keep it (default: in the user's cache)")
 
 
@@ -144,6 +145,7 @@ def _up(arguments: argparse.Namespace) -> int:
         kueue=arguments.kueue,
         worker_lost_timeout=arguments.worker_lost_timeout,
         kinds=_kinds(arguments),
+        bare=arguments.bare,
     )
     launch.bring_up(spec, folder=arguments.folder, progress=_say)
     sandbox = Sandbox.attach(arguments.name)

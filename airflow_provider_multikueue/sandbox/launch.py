@@ -93,7 +93,15 @@ def _empty(folder: Path) -> None:
     """Remove what an earlier sandbox of this name left, and nothing that isn't the sandbox's."""
     for part in ("logs", "pki", "run"):
         shutil.rmtree(folder / part, ignore_errors=True)
-    for part in ("state.json", "progress.log", "ports.json", "kubeconfig", "connection.json"):
+    for part in (
+        "state.json",
+        "progress.log",
+        "ports.json",
+        "kubeconfig",
+        "connection.json",
+        "fleet.yaml",
+        "kueue.yaml",
+    ):
         (folder / part).unlink(missing_ok=True)
 
 

@@ -54,7 +54,7 @@ class FleetSpec:
     """A fleet: one manager and a worker in each of ``regions``.
 
     ``gpus`` and ``nodes`` count for each region; ``worker_lost_timeout`` is in seconds; ``kinds`` are the kinds of jobs
-    besides the batch Job, by their names in ``job_kinds.py``.
+    besides the batch Job, by their names in ``job_kinds.py``; ``bare`` clusters come without Kueue.
     """
 
     name: str = "default"
@@ -65,6 +65,7 @@ class FleetSpec:
     worker_lost_timeout: float = 900.0
     backoff_limit: int = 3
     kinds: tuple[str, ...] = ()
+    bare: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what can't work, naming the value."""

@@ -5,6 +5,8 @@ in ``state.json`` and ``progress.log`` of the folder, and takes commands through
 
 ``pause``, ``resume``, ``restart``, ``stop``, ``start`` with ``component``
     Freeze a program, let it go on, and so on. ``stop`` kills it, and it stays away until ``start``.
+``empty`` with ``cluster``
+    Make a bare cluster anew, with nothing of what it had.
 ``namespace``, ``forget_namespace`` with ``name``
     Make a namespace with a queue on all clusters, or delete it there.
 """
@@ -70,6 +72,11 @@ class Supervisor:
             self._services[program.name] = service
             await service.start()
 
+    async def end(self, name: str) -> None:
+        """End a program for good."""
+        await self._services.pop(name).stop()
+        self._tell()
+
     def say(self, text: str) -> None:
         """Tell the one who waits for the sandbox how far it is."""
         with (self._folder / "progress.log").open("a") as file:
@@ -100,6 +107,8 @@ class Supervisor:
         match operation:
             case "namespace":
                 return await self._bring.namespace(arguments["name"])
+            case "empty":
+                return await self._bring.empty(arguments["cluster"])
             case "forget_namespace":
                 return await self._bring.forget_namespace(arguments["name"])
         service = self._services.get(name := arguments["component"])
