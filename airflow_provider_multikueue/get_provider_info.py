@@ -71,6 +71,11 @@ def _connection_type() -> dict[str, Any]:
                 "Of type google_cloud_platform, for GKE clusters. Default: application default credentials.",
             ),
             "gke_endpoint": _text("GKE endpoint", "public, private or dns. Default: the one that GKE names."),
+            "cloud_logging": _field(
+                "boolean",
+                "Cloud Logging",
+                "Read pods' output from Google Cloud Logging where a GKE worker's pods can't be read.",
+            ),
             "namespace": _text("Namespace", "Where jobs go whose manifest and task name no namespace."),
             "queue_name": _text("Queue", "The LocalQueue of jobs whose manifest and task name none."),
             "deployment": _text(

@@ -10,20 +10,29 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.clusters.credentials import Access, access_for
-from airflow_provider_multikueue.clusters.google_account import CLOUD_PLATFORM, GoogleAccount
+from airflow_provider_multikueue.clusters.google_account import CLOUD_PLATFORM, DEFAULT_ACCOUNT, GoogleAccount
 from airflow_provider_multikueue.clusters.kubeconfig import configuration_error
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.decisions.connection import ClusterConfig
 
-__all__ = ["API_ENDPOINT", "GkeCluster", "clusters_of_project", "default_project", "source_of_gke"]
+__all__ = [
+    "API_ENDPOINT",
+    "LOOPBACK",
+    "GkeCluster",
+    "clusters_of_project",
+    "credentials_of",
+    "default_project",
+    "google_errors",
+    "source_of_gke",
+]
 
 API_ENDPOINT = "AIRFLOW_PROVIDER_MULTIKUEUE_GKE_API"
 """Environment variable: another address of GKE's API, ``https://HOST`` or, without TLS and only on loopback,
@@ -51,7 +60,7 @@ class GkeCluster:
 
     name: str
     """projects/PROJECT/locations/LOCATION/clusters/NAME"""
-    account: GoogleAccount = field(default_factory=lambda: GoogleAccount(where="application default credentials"))
+    account: GoogleAccount = DEFAULT_ACCOUNT
     endpoint: str | None = None
     key: str = "gke_cluster"
 
@@ -61,8 +70,8 @@ class GkeCluster:
 
     def load(self) -> Access:
         """Ask GKE where the cluster is and Google for a token."""
-        with _google(self.describe(), "container.clusters.get"):
-            credentials, _ = _credentials(self.account)
+        with google_errors(self.describe(), "container.clusters.get"):
+            credentials, _ = credentials_of(self.account)
             cluster = _client(credentials).get_cluster(name=self.name, timeout=TIMEOUT)
             _refresh(credentials)
         expiry = credentials.expiry
@@ -91,8 +100,10 @@ def source_of_gke(config: ClusterConfig) -> GkeCluster:
 
 def clusters_of_project(project: str, account: GoogleAccount) -> list[Any]:
     """Return the GKE clusters of a project, in all locations; blocks."""
-    with _google(f"the GKE clusters of project {project} ({account.where}{_as(account)})", "container.clusters.list"):
-        credentials, _ = _credentials(account)
+    with google_errors(
+        f"the GKE clusters of project {project} ({account.where}{_as(account)})", "container.clusters.list"
+    ):
+        credentials, _ = credentials_of(account)
         answer = _client(credentials).list_clusters(parent=f"projects/{project}/locations/-", timeout=TIMEOUT)
     return list(answer.clusters)
 
@@ -101,14 +112,14 @@ def default_project(account: GoogleAccount) -> str | None:
     """Return the project that the account names, or its credentials belong to; blocks."""
     if account.project:
         return account.project
-    with _google(f"the project of {account.where}", "nothing"):
-        return _credentials(account)[1]
+    with google_errors(f"the project of {account.where}", "nothing"):
+        return credentials_of(account)[1]
 
 
 # -- Google's libraries
 
 
-def _credentials(account: GoogleAccount) -> tuple[Any, str | None]:
+def credentials_of(account: GoogleAccount) -> tuple[Any, str | None]:
     """Return credentials without a token yet, and the project they belong to."""
     from google.auth import default, impersonated_credentials
 
@@ -172,7 +183,7 @@ def _plain_client(address: str) -> Any:
 
 
 @contextmanager
-def _google(what: str, permission: str) -> Iterator[None]:
+def google_errors(what: str, permission: str, role: str = "roles/container.viewer") -> Iterator[None]:
     """Turn what Google's libraries raise into a FleetConfigurationError, or a ConnectionError where that may pass."""
     from google.api_core import exceptions as api
     from google.auth import exceptions as auth
@@ -181,7 +192,7 @@ def _google(what: str, permission: str) -> Iterator[None]:
         yield
     except (api.PermissionDenied, api.Unauthenticated) as error:
         raise configuration_error(
-            f"Google refuses {what}: {error.message}.", f"Grant the account {permission} (roles/container.viewer)."
+            f"Google refuses {what}: {error.message}.", f"Grant the account {permission} ({role})."
         ) from error
     except api.NotFound as error:
         raise configuration_error(

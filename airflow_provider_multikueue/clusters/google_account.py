@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
 
-__all__ = ["CLOUD_PLATFORM", "GoogleAccount", "google_account"]
+__all__ = ["CLOUD_PLATFORM", "DEFAULT_ACCOUNT", "GoogleAccount", "google_account"]
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 PREFIX = "extra__google_cloud_platform__"
@@ -46,6 +46,9 @@ class GoogleAccount:
         """Return the texts of the key that must be masked."""
         values = json.loads(self.key) if self.key else {}
         return [str(values[name]) for name in ("private_key", "refresh_token", "client_secret") if values.get(name)]
+
+
+DEFAULT_ACCOUNT = GoogleAccount(where="application default credentials")
 
 
 def google_account(extra: Mapping[str, Any], *, conn_id: str) -> GoogleAccount:

@@ -42,9 +42,9 @@ PREFIX = "manager_"
 FORM_PREFIX = "extra__multikueue__"
 MANAGER_FORMS = {f"{PREFIX}{form}": form for form in Form}
 WORKER_FORMS = {str(form): form for form in Form if form is not Form.INLINE}
-FLEET_KEYS = ("namespace", "queue_name", "deployment", "workers", "gcp_conn_id", "gke_endpoint")
+FLEET_KEYS = ("namespace", "queue_name", "deployment", "workers", "gcp_conn_id", "gke_endpoint", "cloud_logging")
 MANAGER_KEYS = frozenset({*MANAGER_FORMS, "manager_context", *FLEET_KEYS})
-WORKER_KEYS = frozenset({*WORKER_FORMS, "context", "region", "gke_endpoint"})
+WORKER_KEYS = frozenset({*WORKER_FORMS, "context", "region", "gke_endpoint", "cloud_logging"})
 WORKER_SOURCES = ("gke", "cluster_profiles", "manager_secrets")
 GKE_ENDPOINTS = ("public", "private", "dns")
 GKE_NAME = re.compile(r"projects/[^/]+/(?:locations|zones)/(?P<location>[a-z0-9-]+)/clusters/[^/]+")
@@ -71,11 +71,14 @@ class ClusterConfig:
     endpoint: str | None = None
     """Which of a GKE cluster's endpoints to use: "public", "private" or "dns"; None: the one that GKE names."""
 
+    cloud_logging: bool = False
+    """Whether Cloud Logging has the output of its pods, and may be read where they can't be."""
+
     @property
     def parts(self) -> list[object]:
         """Return what tells this way to a cluster from another one."""
         google = self.google.parts if self.google else self.google_conn_id
-        return [self.name, self.form, self.value, self.context, self.region, google, self.endpoint]
+        return [self.name, self.form, self.value, self.context, self.region, google, self.endpoint, self.cloud_logging]
 
     def secrets(self) -> set[str]:
         """Return the texts that must be masked wherever they appear."""
@@ -100,6 +103,8 @@ class FleetConfig:
     google: GoogleAccount | None = None
     """What that connection says, once it was read."""
     gke_endpoint: str | None = None
+    cloud_logging: bool = False
+    """That of the workers that are found, not listed."""
 
     @classmethod
     def from_extra(cls, extra: Mapping[str, Any] | str | None, *, conn_id: str) -> FleetConfig:
@@ -112,7 +117,8 @@ class FleetConfig:
         _check_keys(values, MANAGER_KEYS, connection)
         workers = values.get("workers", {})
         listed = not (isinstance(workers, str) and workers.strip() in WORKER_SOURCES)
-        google = {key: _text(values, key, connection) for key in ("gcp_conn_id", "gke_endpoint")}
+        google: dict[str, Any] = {key: _text(values, key, connection) for key in ("gcp_conn_id", "gke_endpoint")}
+        google["cloud_logging"] = _flag(values.get("cloud_logging", False), "cloud_logging", connection)
         return cls(
             conn_id=conn_id,
             manager=_manager(values, connection),
@@ -123,13 +129,19 @@ class FleetConfig:
             deployment=_text(values, "deployment", connection),
             gcp_conn_id=google["gcp_conn_id"],
             gke_endpoint=_endpoint(google, connection),
+            cloud_logging=google["cloud_logging"],
         )
 
     @property
     def digest(self) -> str:
         """A text that is equal for two connections that lead to the same clusters in the same way."""
         clusters = (self.manager, *(self.workers[name] for name in sorted(self.workers)))
-        found = [self.workers_from, self.gke_endpoint, self.google.parts if self.google else self.gcp_conn_id]
+        found = [
+            self.workers_from,
+            self.gke_endpoint,
+            self.cloud_logging,
+            self.google.parts if self.google else self.gcp_conn_id,
+        ]
         return hashlib.sha256(json.dumps([[c.parts for c in clusters], found]).encode()).hexdigest()
 
     def secrets(self) -> list[str]:
@@ -226,12 +238,22 @@ def _cluster(
         raise FleetConfigurationError(f"{where}: `{context_key}` goes with a kubeconfig, not with `{key}`.")
     value = _value(values, key, form, where)
     region = _text(values, "region", where) or (gke_region(value) if form is Form.GKE else None)
+    logging = _flag(values.get("cloud_logging", fleet.get("cloud_logging", False)), "cloud_logging", where)
+    if form is not Form.GKE and "cloud_logging" in values and fleet is not values and logging:
+        raise FleetConfigurationError(f"{where}: `cloud_logging` goes with `gke_cluster`, not with `{key}`.")
     if form is not Form.GKE:
         return ClusterConfig(name=name, form=form, value=value, context=context, region=region, key=key)
     google = _text(values, _key_of(Form.CONN_ID, forms), where) or _text(fleet, "gcp_conn_id", where)
     endpoint = _endpoint(values, where) or _endpoint(fleet, where)
     return ClusterConfig(
-        name=name, form=form, value=value, region=region, key=key, google_conn_id=google, endpoint=endpoint
+        name=name,
+        form=form,
+        value=value,
+        region=region,
+        key=key,
+        google_conn_id=google,
+        endpoint=endpoint,
+        cloud_logging=logging,
     )
 
 

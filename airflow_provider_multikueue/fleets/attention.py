@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +30,7 @@ Object = dict[str, Any]
 
 RETRY_SECONDS = 5.0
 REFUSED = (401, 403)
+BLIND_SECONDS = 30.0
 REGION_SECONDS = 2.0
 """How long a worker's nodes may take to tell its region before it is watched without."""
 
@@ -169,6 +171,14 @@ class Attention:
         if copies is None or copies.pods is None or copies.pods.trouble:
             return False
         return any(p.get("status", {}).get("phase") in ("Pending", "Running") for p in copies.pods.objects.values())
+
+    def blind(self, worker: str) -> bool:
+        """Whether the pods on ``worker`` can't be seen: not allowed, or no answer for a while."""
+        copies = self._copies.get(worker)
+        trouble = copies.pods.trouble if copies is not None and copies.pods is not None else None
+        if trouble is None:
+            return worker in self._refused
+        return trouble.status in REFUSED or time.time() - trouble.since > BLIND_SECONDS
 
     def annotation(self, name: str) -> str | None:
         """Return an annotation of the job as it was last seen."""

@@ -24,6 +24,7 @@ from airflow_provider_multikueue.decisions.connection import ClusterConfig, Flee
 from airflow_provider_multikueue.fleets.rotation import LookUp, Rotation
 
 if TYPE_CHECKING:
+    from airflow_provider_multikueue.clusters.cloud_logging import CloudLogging
     from airflow_provider_multikueue.clusters.transport import Mask
     from airflow_provider_multikueue.fleets.discovery import Found
 
@@ -105,6 +106,7 @@ class Fleet:
         self._learning: dict[str, asyncio.Task[None]] = {}
         self._workers: dict[str, Cluster] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._cloud_logging: dict[str, CloudLogging] = {}
         self._watches: dict[tuple[str, Resource | tuple[str, str], str | None], SharedWatch] = {}
 
     @property

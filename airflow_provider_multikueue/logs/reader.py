@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_multikueue.decisions import podview
-from airflow_provider_multikueue.logs.lines import LogCursor
+from airflow_provider_multikueue.logs.cloud import CloudReader
+from airflow_provider_multikueue.logs.lines import LogCursor, canonical_time
 from airflow_provider_multikueue.logs.reading import REPEATED_SECONDS, Pod, Reading, read_tail
 from airflow_provider_multikueue.logs.sinks import line_sink
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.clusters.client import Cluster
     from airflow_provider_multikueue.decisions.podview import Run
+    from airflow_provider_multikueue.logs.cloud import CloudSource
     from airflow_provider_multikueue.logs.sinks import Sink
     from airflow_provider_multikueue.logs.store import LogStore, StoredRun
 
@@ -25,9 +27,13 @@ LogPolicy = Literal["all", "first", "failed", "none"]
 
 STATUS_SECONDS: Final = 3.0
 """How long a drain waits for a pod's status to say that its containers have ended."""
+CLOUD_SECONDS: Final = 40.0
+"""How long the end of a job waits for lines that come by way of Cloud Logging."""
 DONE: Final = "done"
 STORED: Final = "@stored"
 """Ends the key of a cursor that says how far a run's output is in the object store."""
+CLOUD: Final = "cloud/"
+"""Begins the key of a cursor that says how far a worker's output was shown from Cloud Logging."""
 SAME: Final = "="
 """Such a cursor that is no other than that of the task's log."""
 
@@ -39,6 +45,7 @@ class PodLogs:
     `cursors` of an earlier reader returned. ``resumed_at`` is when an earlier reader that left none was surely still at
     work: reading begins a little before. ``several`` says that more than one pod is to come, so that the lines of the
     first bear its name from the start. ``store`` gets the output of all containers, whatever ``policy`` shows.
+    ``cloud`` says where Cloud Logging has the job's output on a worker whose pods can't be read, ``since`` from when.
     """
 
     def __init__(
@@ -50,6 +57,8 @@ class PodLogs:
         resumed_at: datetime | None = None,
         several: bool = False,
         store: LogStore | None = None,
+        cloud: Callable[[str], CloudSource | None] = lambda _: None,
+        since: str = "",
     ) -> None:
         self.sink = line_sink(sink)
         self.resumed_at = resumed_at
@@ -58,6 +67,8 @@ class PodLogs:
         self._several = several
         self._store = store
         self._storing: dict[str, Reading] = {}
+        self._cloud, self._since = cloud, since
+        self._clouds: dict[str, CloudReader] = {}
         self._pods: dict[str, Pod] = {}
         self._readings: dict[str, Reading] = {}
         self._firsts: dict[tuple[str, str], str] = {}
@@ -79,7 +90,7 @@ class PodLogs:
 
     def update(self, cluster: Cluster, region: str | None, pods: Collection[Mapping[str, Any]]) -> None:
         """Read what can be read of these pods, which are all that ``cluster`` has or had of the job."""
-        if self._closed:
+        if self._closed or cluster.name in self._clouds:
             return
         for pod in sorted(pods, key=lambda pod: (podview.ordinal(pod), str(pod["metadata"]["name"]))):
             for run in podview.runs(pod):
@@ -138,7 +149,7 @@ class PodLogs:
         if number:
             return not any(number)
         # pods without a number: the one that started first, and who takes its place when it has failed
-        uid, key = str(pod["metadata"]["uid"]), (cluster, podview.role(pod))
+        uid, key = str(pod["metadata"].get("uid") or pod["metadata"]["name"]), (cluster, podview.role(pod))
         chosen = self._firsts.setdefault(key, uid)
         if chosen != uid and self._has_failed(chosen):
             self._firsts[key] = uid
@@ -173,6 +184,43 @@ class PodLogs:
         # times only grow from run to run
         return earlier.stream.cursor if earlier and earlier.stream and earlier.stream.reopened else None
 
+    # -- another way to the output
+
+    def read_cloud(self, cluster: str, region: str) -> bool:
+        """Show the output of the job's pods on a worker from Cloud Logging, if it has it; return whether it does."""
+        if cluster in self._clouds:
+            return True
+        source = self._cloud(cluster)
+        if source is None or self._policy == "none" or self._closed:
+            return False
+        if self._policy == "failed":
+            self.tell_once(f"── the output of pods that fail is in Cloud Logging: {source.url} ──")
+            return True
+        before = self._cursors.get(CLOUD + cluster)
+        since = before if isinstance(before, str) and canonical_time(before) else ""
+        self.tell_once(
+            f"── pods in {region} can't be read, or not any more: their lines come from Cloud Logging, some seconds "
+            f"late: {source.url} ──"
+        )
+        self._clouds[cluster] = CloudReader(
+            source,
+            self,
+            region=region,
+            since=since or self._since or datetime.now(UTC).isoformat(),
+            known=lambda pod, container: max(since, self._known(pod, container)),
+            shows=lambda pod: self._policy == "all" or self._is_first(cluster, pod),
+        )
+        return True
+
+    def _known(self, pod: str, container: str) -> str:
+        """Return the time of the last line that was read from the pod's container itself."""
+        times = [
+            reading.stream.cursor.time
+            for reading in self._readings.values()
+            if reading.stream is not None and (reading.run.pod, reading.run.container) == (pod, container)
+        ]
+        return max(times, default="")
+
     # -- ends
 
     async def drain(self, seconds: float) -> None:
@@ -187,6 +235,7 @@ class PodLogs:
         for reading in self._open():
             where = f"{reading.run.container} in pod {reading.pod.name}"
             self.sink.record(logging.WARNING, f"── the log of {where} was not read to its end in time ──")
+        await asyncio.gather(*(reader.drain(CLOUD_SECONDS) for reader in self._clouds.values()))
         await self._stop_all()
         if self._store is not None:
             await self._store.finish()
@@ -215,12 +264,13 @@ class PodLogs:
                 places[key + STORED] = SAME if place == places.get(key) else place
             elif self._store is not None:
                 places[key + STORED] = self._cursors.get(key + STORED, DONE)
+        places |= {CLOUD + cluster: reader.newest for cluster, reader in self._clouds.items()}
         return places
 
     @property
     def reading(self) -> bool:
         """Whether a stream is open, so that positions change."""
-        return bool(self._open())
+        return bool(self._open()) or bool(self._clouds)
 
     def _place(self, key: str, reading: Reading) -> list[str | int] | str:
         if reading.stream is None:
@@ -247,6 +297,7 @@ class PodLogs:
 
     async def _stop_all(self) -> None:
         await asyncio.gather(*self._stop(), return_exceptions=True)
+        await asyncio.gather(*(reader.close() for reader in self._clouds.values()))
 
     def _stop(self) -> list[asyncio.Task[None]]:
         self._closed = True

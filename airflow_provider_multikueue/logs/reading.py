@@ -43,6 +43,9 @@ class Readings(Protocol):
     def tell_once(self, text: str, *, level: int = logging.INFO) -> None:
         """Log ``text``, but never a second time."""
 
+    def read_cloud(self, cluster: str, region: str) -> bool:
+        """Show the output of the job's pods on a worker from Cloud Logging, if it has it; return whether it does."""
+
 
 @dataclass(slots=True)
 class Pod:
@@ -125,15 +128,19 @@ class Reading:
         """Say something about the log."""
         self._logs.sink.record(level, text if self.shown else f"{text.removesuffix(' ──')}; it is only stored ──")
 
-    def refused(self) -> None:
-        """Say which right is missing, once for each cluster and namespace."""
+    def refused(self) -> bool:
+        """Take another way to the output, or say once which right is missing; return whether there is one."""
         namespace, cluster, region = self.run.namespace, self.pod.cluster, self.pod.region
+        if self.shown and self._logs.read_cloud(cluster, region):
+            return True
         where = cluster if region == cluster else f"{cluster} ({region})"
         text = (
             f"the logs of pods in namespace {namespace} on worker {where} can't be read: its account in the "
-            f"connection may not `get` `pods/log` there. The job itself is not affected."
+            f"connection may not `get` `pods/log` there. The job itself is not affected. Grant it that, or, for a GKE "
+            f"cluster, set `cloud_logging` in the worker's entry of the connection."
         )
         self._logs.tell_once(text, level=logging.WARNING)
+        return False
 
     @property
     def _prefix(self) -> str:

@@ -69,8 +69,8 @@ class Listener(Protocol):
     def tell(self, level: int, text: str) -> None:
         """Take a sentence about the log itself."""
 
-    def refused(self) -> None:
-        """Hear that the account may not read logs there."""
+    def refused(self) -> bool:
+        """Hear that the account may not read logs there; return whether there is another way to them."""
 
 
 class ContainerStream:
@@ -225,8 +225,7 @@ class ContainerStream:
             self._failures += 1
             return self._backoff(FIRST_PAUSE, LAST_PAUSE)
         if error.status == 403:
-            self._listener.refused()
-            return None if self.run.ended else REFUSED_PAUSE
+            return None if self._listener.refused() or self.run.ended else REFUSED_PAUSE
         pause = self._after_failure(str(error))
         return max(pause, error.retry_after or 0.0)
 

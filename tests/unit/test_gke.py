@@ -113,7 +113,7 @@ def test_the_key_of_a_google_connection_is_used(google, tmp_path, monkeypatch, f
 
 def test_an_impersonation_chain_ends_at_its_last_account(google):
     account = google_account({"impersonation_chain": "first@team, second@team"}, conn_id="google")
-    credentials, _ = gke._credentials(account)
+    credentials, _ = gke.credentials_of(account)
     assert credentials.service_account_email == "second@team"
     assert credentials._delegates == ["first@team"]
 
