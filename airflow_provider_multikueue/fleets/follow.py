@@ -36,7 +36,6 @@ from airflow_provider_multikueue.exceptions import (
 from airflow_provider_multikueue.fleets import stop
 from airflow_provider_multikueue.fleets.attention import Attention
 from airflow_provider_multikueue.fleets.notes import Notes
-from airflow_provider_multikueue.fleets.output import cloud_source, gone
 from airflow_provider_multikueue.logs.reader import PodLogs
 from airflow_provider_multikueue.logs.store import LogStore
 
@@ -83,16 +82,16 @@ class Following:
     _seen: Observation | None = field(default=None, init=False)
     _seen_at: float = field(default=0.0, init=False)
     _saved_at: float = field(default=0.0, init=False)
-    _told_at: float = field(default=0.0, init=False)
     _dispatches: report.Dispatches = field(default_factory=report.Dispatches, init=False)
+    _told_at: float = field(default=0.0, init=False)
     _logs: PodLogs | None = field(default=None, init=False)
     _notes: Notes = field(init=False)
     _healer: stop.Healer = field(default_factory=stop.Healer, init=False)
 
     def __post_init__(self) -> None:
         """Nothing is watched yet."""
-        self._told_at = self.clock()
         self._attention = Attention(self.fleet, self.job, self.sink)
+        self._told_at = self.clock()
         self._notes = Notes(self._annotate)
 
     async def run(self) -> Outcome:
@@ -166,7 +165,7 @@ class Following:
         await self._attention.widen(self._of_interest(seen), seen.cluster)
         seen = self._observe()
         self._tell(seen)
-        await self._read_pods(seen)
+        await self._read_pods()
         return seen
 
     def _of_interest(self, seen: Observation) -> tuple[str, ...]:
@@ -207,7 +206,7 @@ class Following:
         if self._seen != seen:
             self._seen, self._seen_at = seen, self.clock()
 
-    async def _read_pods(self, seen: Observation) -> None:
+    async def _read_pods(self) -> None:
         if self.orders.until != "finished":
             return
         for name, pods in self._attention.pods.items():
@@ -262,12 +261,12 @@ class Following:
                     self._attention.changed.clear()
                     await self._attention.changed.wait()
         self._attention.collect()
-        await self._read_pods(seen)
-        self._look_back(seen)
+        await self._read_pods()
         if self._logs is not None:
             await self._logs.drain(DRAIN_SECONDS)
         tail = self._logs.tail() if self._logs is not None else []
         error = endings.error_for(seen, self._attention.last_pods(seen.cluster), tail)
+        outcome = await self._with_result(seen, error)
         if seen.ending is not None and seen.ending.leaves_job and self.orders.may_delete:
             return replace(outcome, deleted=await self._delete())
         return replace(outcome, deleted=seen.ending is not None and seen.ending.kind == "deleted")
@@ -290,15 +289,15 @@ class Following:
             await self._logs.drain(DRAIN_SECONDS / 3)
         return Outcome(report=await self._report(seen), error=judged.error, ended=judged.delete, deleted=deleted)
 
-        outcome = await self._with_result(seen, error)
     async def _delete(self) -> bool:
         """Delete the job; that the manager refuses or hangs is told, and changes nothing about how the wait ended."""
         from airflow_provider_multikueue.clusters.client import ApiError
 
         try:
-            await stop.delete_job(self.fleet, self.job, self.sink)
+            return await stop.delete_job(self.fleet, self.job, self.sink)
         except ApiError as error:
             self.sink.record(logging.ERROR, f"The job could not be deleted and may still run: {error}")
+            return False
 
     async def _report(self, seen: Observation, result: Any = None) -> dict[str, Any]:
         pods = pods_of_stay(self._attention.last_pods(seen.cluster), seen.admitted)
@@ -324,7 +323,6 @@ class Following:
                 await self._attention.changed.wait()
 
 
-            return False
 def _cursors(text: str | None) -> tuple[dict[str, Any], datetime | None]:
     """Return where an earlier reader left the streams, and when it was last seen if it did not leave in order."""
     with contextlib.suppress(ValueError, TypeError, AttributeError):
