@@ -208,6 +208,17 @@ class Fleet:
         source = self._found[name].source if name in self._found else None
         return source.name if isinstance(source, GkeCluster) else None
 
+    def cloud_logging(self, name: str) -> CloudLogging | None:
+        """Return Cloud Logging of a worker's project where the connection says that it has the output of its pods."""
+        gke, config = self.gke_cluster(name), self.config.workers.get(name)
+        if gke is None or not (config.cloud_logging if config is not None else self.config.cloud_logging):
+            return None
+        from airflow_provider_multikueue.clusters.cloud_logging import CloudLogging
+        from airflow_provider_multikueue.clusters.google_account import DEFAULT_ACCOUNT
+
+        account = (config.google if config is not None else self.config.google) or DEFAULT_ACCOUNT
+        return self._cloud_logging.setdefault(name, CloudLogging(gke.split("/")[1], account))
+
     # -- shared watches
 
     async def watch_jobs(
