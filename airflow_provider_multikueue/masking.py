@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Any
 
 from airflow_provider_multikueue._compat import mask_secrets, unmask
 
-__all__ = ["mask_tokens"]
+__all__ = ["hide", "mask_tokens"]
 
 HIDDEN = 48
 """Characters that are hidden of a long secret."""
@@ -39,6 +40,20 @@ async def mask_tokens(secrets: Iterable[str]) -> None:
         if len(oldest) == HIDDEN:  # a short one may be somebody else's secret as well
             unmask(oldest)
     await mask_secrets(new)
+
+
+def hide(value: Any) -> Any:
+    """Return plain JSON with what is masked in this process hidden in its texts.
+
+    For what another process logs, which was told of other secrets: a pod's last lines may hold anything.
+    """
+    from airflow.providers.common.compat.sdk import redact
+
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {key: hide(item) for key, item in value.items()}
+    return [hide(item) for item in value] if isinstance(value, list) else value
 
 
 def _hideable(secret: str) -> str:

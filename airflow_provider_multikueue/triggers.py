@@ -12,6 +12,7 @@ from airflow_provider_multikueue import kill
 from airflow_provider_multikueue._compat import AIRFLOW_2, BaseTrigger, TriggerEvent, initialize_metrics, task_state
 from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.fleets.follow import follow
+from airflow_provider_multikueue.masking import hide
 
 __all__ = ["MultiKueueJobTrigger"]
 
@@ -77,7 +78,7 @@ class MultiKueueJobTrigger(BaseTrigger):
         await asyncio.sleep(settled - asyncio.get_running_loop().time())
         # Airflow calls on_kill of a trigger that is slow to return after its event: that is no kill.
         self._fired = True
-        yield TriggerEvent(outcome.to_event())  # type: ignore[no-untyped-call]
+        yield TriggerEvent(hide(outcome.to_event()))  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """Delete the job if a person meant it: Airflow also calls this for healthy tasks, such as at a takeover."""

@@ -9,6 +9,7 @@ import time
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_multikueue.clusters.connect_gateway import FleetMember
 from airflow_provider_multikueue.clusters.credentials import InCluster, InlineKubeconfig, KubeconfigFile
 from airflow_provider_multikueue.clusters.gke import GkeCluster
 from airflow_provider_multikueue.clusters.kubeconfig import read_file, select
@@ -39,7 +40,7 @@ def credential_report(source: Source) -> tuple[dict[str, Any], list[str]]:
 
 def _sort(source: Source) -> tuple[str, bool]:
     """Return the sort of credentials in words, and whether something renews them."""
-    if isinstance(source, GkeCluster):
+    if isinstance(source, GkeCluster | FleetMember):
         return "token of a Google account", True
     if isinstance(source, InCluster):
         return "mounted service account token", True

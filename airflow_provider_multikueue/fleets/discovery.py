@@ -21,6 +21,7 @@ from airflow_provider_multikueue.clusters.gke import GkeCluster, clusters_of_pro
 from airflow_provider_multikueue.clusters.google_account import GoogleAccount
 from airflow_provider_multikueue.clusters.kubeconfig import configuration_error, parse
 from airflow_provider_multikueue.decisions.connection import FleetConfig, Form, gke_region
+from airflow_provider_multikueue.fleets.cluster_profiles import members
 
 __all__ = ["GKE_ANNOTATION", "GKE_LABEL", "Found", "find_workers", "region_of_nodes"]
 
@@ -52,14 +53,12 @@ async def find_workers(config: FleetConfig, manager: Cluster) -> dict[str, Found
 
     Raises FleetConfigurationError, `ApiError` when the manager refuses or does not answer.
     """
-    if config.workers_from == "cluster_profiles":
-        raise configuration_error(
-            f'Connection {config.conn_id!r}: `"workers": "cluster_profiles"` is not supported yet.',
-            'List the workers, or use "gke".',
-        )
     clusters, _ = await manager.list(await manager.resource("kueue.x-k8s.io", "multikueueclusters"))
     if config.workers_from == "manager_secrets":
         return _by_secrets(config, manager, clusters)
+    if config.workers_from == "cluster_profiles":
+        found = await members(manager, clusters, _account(config))
+        return {name: Found(source, region) for name, (source, region) in found.items()}
     return await asyncio.to_thread(_by_gke, config, clusters)
 
 
@@ -80,7 +79,7 @@ async def region_of_nodes(cluster: Cluster) -> str | None:
 
 def _by_gke(config: FleetConfig, clusters: list[Object]) -> dict[str, Found]:
     """Match MultiKueueClusters to GKE clusters: by annotation, else by label, else by name; blocks."""
-    account = config.google or config.manager.google or GoogleAccount(where="application default credentials")
+    account = _account(config)
     project = _project(config, account)
     by_name: dict[str, list[str]] = {}
     for cluster in clusters_of_project(project, account):
@@ -97,6 +96,10 @@ def _by_gke(config: FleetConfig, clusters: list[Object]) -> dict[str, Found]:
         else:
             _say_unmatched(str(metadata.get("name")), names, project)
     return found
+
+
+def _account(config: FleetConfig) -> GoogleAccount:
+    return config.google or config.manager.google or GoogleAccount(where="application default credentials")
 
 
 def _project(config: FleetConfig, account: GoogleAccount) -> str:

@@ -203,10 +203,11 @@ class Fleet:
         config = self.config.manager if name is None else self.config.workers.get(name)
         if config is not None:
             return config.value if config.form is Form.GKE else None
+        from airflow_provider_multikueue.clusters.connect_gateway import FleetMember
         from airflow_provider_multikueue.clusters.gke import GkeCluster
 
         source = self._found[name].source if name in self._found else None
-        return source.name if isinstance(source, GkeCluster) else None
+        return source.name if isinstance(source, GkeCluster | FleetMember) else None
 
     def cloud_logging(self, name: str) -> CloudLogging | None:
         """Return Cloud Logging of a worker's project where the connection says that it has the output of its pods."""

@@ -116,12 +116,6 @@ async def test_workers_that_join_later_are_found(server, tmp_path, monkeypatch):
         assert opened.worker_names == ("us",)
 
 
-async def test_cluster_profiles_are_refused_for_now(server, tmp_path):
-    with pytest.raises(FleetConfigurationError, match="not supported yet"):
-        async with open_fleet(fleet(server, tmp_path, "cluster_profiles")):
-            pass
-
-
 @pytest.mark.parametrize(
     ("regions", "region"), [(["us-east4", "us-east4"], "us-east4"), (["us-east4", "us-east5"], None), ([], None)]
 )

@@ -52,3 +52,13 @@ async def test_the_newest_tokens_are_hidden_and_the_number_is_bounded():
         await mask_tokens([token])
     assert all(not usable(token, str(redact(token))) for token in tokens[10:])
     assert all(redact(token) == token for token in tokens[:10])
+
+
+async def test_what_goes_to_another_process_is_hidden_here_and_otherwise_unchanged():
+    token = secrets.token_urlsafe(200)
+    await mask_tokens([token])
+    event = {"error": {"text": f"Last lines: {token}"}, "report": {"token": "mine", "items": [1, None, token]}}
+    hidden = masking.hide(event)
+    assert token not in str(hidden)
+    assert hidden["report"]["token"] == "mine"
+    assert hidden["report"]["items"][:2] == [1, None]
