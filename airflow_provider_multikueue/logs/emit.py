@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from airflow_provider_multikueue.logs.sinks import (
     DirectSink,
+    Headings,
     LineSink,
     Sink,
     count_lines,
     is_late,
     line_sink,
-    with_time,
 )
 from airflow_provider_multikueue.logs.spool import Entry, Quota, Spool, Thinned
-from airflow_provider_multikueue.logs.text import RECORD_BYTES, Block, pieces
+from airflow_provider_multikueue.logs.text import LATE_SPAN, RECORD_BYTES, Block, pieces
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.logs.lines import Mark
@@ -54,7 +54,6 @@ DISK_BYTES: Final = 1 << 30
 FLUSH_SECONDS: Final = 60.0
 LAST_RECORDS: Final = 8
 """Most records that a sink writes when it is closed in a hurry."""
-_LATE_SPAN: Final = len("2026-01-02T03:04:0")
 
 _FORGED = re.compile(r"^(?=\[\d{4}-[^\]\n]*\] \{)", re.MULTILINE)
 
@@ -75,6 +74,7 @@ class TaskSink:
         self._thinned = Thinned()
         self._complete = True
         self._positions: dict[str, Mark] = {}
+        self._headings = Headings()
         self._empty = asyncio.Event()
         self._empty.set()
         self._broken = self._closed = False
@@ -154,7 +154,7 @@ class TaskSink:
         entries = self._next(limit)
         text = "\n".join(entry.text for entry in entries if entry.lines)
         size = 0
-        for piece in pieces(with_time(text, entries[0].time)) if any(e.lines for e in entries) else ():
+        for piece in pieces(self._headings.head(text, entries[0].time)) if any(e.lines for e in entries) else ():
             self._write(entries[0].level, piece)
             size += len(piece)
         for entry in entries:
@@ -199,7 +199,7 @@ class TaskSink:
             and following.source is not None
             and following.level == first.level
             and size + len(following.text) < limit
-            and not (late and following.time[:_LATE_SPAN] != first.time[:_LATE_SPAN])
+            and not (late and following.time[:LATE_SPAN] != first.time[:LATE_SPAN])
         ):
             entries.append(self._spool.pop())
             size += len(following.text) + 1

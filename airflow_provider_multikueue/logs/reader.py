@@ -77,8 +77,8 @@ class PodLogs:
 
     @property
     def several(self) -> bool:
-        """Whether lines have to bear their pod's name."""
-        return self._several or len(self._pods) > 1
+        """Whether lines have to bear their pod's name: more pods than one are to come, or are read at a time."""
+        return self._several or len({reading.run.uid for reading in self._readings.values() if reading.reading}) > 1
 
     def tell_once(self, text: str, *, level: int = logging.INFO) -> None:
         """Log ``text``, but never a second time."""

@@ -7,13 +7,13 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from airflow_provider_multikueue.logs.text import Block, pieces
+from airflow_provider_multikueue.logs.text import LATE_SPAN, Block, pieces
 from airflow_provider_multikueue.tally import tally
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.logs.lines import Mark
 
-__all__ = ["DirectSink", "LineSink", "Sink", "count_lines", "is_late", "line_sink", "with_time"]
+__all__ = ["DirectSink", "Headings", "LineSink", "Sink", "count_lines", "is_late", "line_sink"]
 
 LATE: Final = 3.0
 """Seconds after which it is said when lines were written, because the record's own time no longer tells."""
@@ -57,6 +57,7 @@ class DirectSink:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._positions: dict[str, Mark] = {}
+        self._headings = Headings()
 
     def record(self, level: int, text: str) -> None:
         """Log one record."""
@@ -65,7 +66,7 @@ class DirectSink:
     def lines(self, source: str, block: Block) -> None:
         """Log the block as one record."""
         count_lines(block)
-        text = with_time(block.text, block.time)
+        text = self._headings.head(block.text, block.time)
         for piece in pieces(text):
             self._sink.record(max(block.level, logging.INFO), piece)
         self._positions[source] = block.mark
@@ -91,9 +92,19 @@ def count_lines(block: Block) -> None:
     tally.add("multikueue.log_lines", block.lines)
 
 
-def with_time(text: str, written: str) -> str:
-    """Return the text under a line with its time, if that was a while ago."""
-    return f"── written {written[:10]} {written[11:19]} UTC ──\n{text}" if is_late(written) else text
+class Headings:
+    """Tells of lines that come late when they were written: once for each minute of theirs."""
+
+    def __init__(self) -> None:
+        self._minute = ""
+
+    def head(self, text: str, written: str) -> str:
+        """Return the text, under a line with its time if that was a while ago and is not the last heading's minute."""
+        minute = written[:LATE_SPAN]
+        if minute == self._minute or not is_late(written):
+            return text
+        self._minute = minute
+        return f"── written {written[:10]} {written[11:19]} UTC ──\n{text}"
 
 
 def is_late(written: str) -> bool:

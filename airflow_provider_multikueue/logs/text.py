@@ -21,16 +21,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_provider_multikueue.logs.lines import Line, Mark
 
-__all__ = ["RECORD_BYTES", "Block", "Levels", "blocks", "clean", "pieces"]
+__all__ = ["LATE_SPAN", "RECORD_BYTES", "Block", "Levels", "blocks", "clean", "pieces"]
 
 RECORD_BYTES = 60 * 1024
 """Most bytes of text in one record: Airflow's triggerer copes with 64 kB a record, and JSON adds a little."""
+
+LATE_SPAN = len("2026-01-02T03:04")
+"""Lines that come late and were written in the same minute stand under one heading."""
 
 _SPECIAL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]|group(?:::|\\])")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]|\x1b(?!\\[[0-9;]*m)")
 _SEQUENCE = re.compile("\x1b\\[([0-?]*)[ -/]*([@-~])")
 _GROUP = re.compile(r"(::|##\[\]?)((?:end)?group)(::|\])")
-_LATE_SPAN = len("2026-01-02T03:04:0")
 
 
 def clean(line: str) -> str:
@@ -148,7 +150,7 @@ class Block:
 
 
 def blocks(lines: Sequence[Line], levels: Levels, *, prefix: str = "", late: bool = False) -> list[Block]:
-    """Return the lines as few blocks, each of one level, and with ``late`` of one time (to ten seconds)."""
+    """Return the lines as few blocks, each of one level, and with ``late`` of one time (to the minute)."""
     texts = [line[1] for line in lines]
     whole = "\n".join(texts)
     if _SPECIAL.search(whole):
@@ -175,7 +177,7 @@ def _runs(
         if index > start and (
             size + length > RECORD_BYTES
             or kinds[index] != kinds[start]
-            or (late and lines[index][0][:_LATE_SPAN] != lines[start][0][:_LATE_SPAN])
+            or (late and lines[index][0][:LATE_SPAN] != lines[start][0][:LATE_SPAN])
         ):
             yield start, index
             start, size = index, 0

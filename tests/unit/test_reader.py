@@ -213,20 +213,27 @@ async def test_a_pod_that_was_read_and_is_gone_is_nothing_to_tell(kubelet, clust
     assert out.remarks == ["── pod a in worker-us ──"]
 
 
-async def test_pods_are_told_apart_only_where_there_are_several(kubelet, cluster, out):
-    first, second = Pod(kubelet, "train-aaaaa"), Pod(kubelet, "train-bbbbb")
+async def test_pods_are_told_apart_only_where_there_are_several_at_a_time(kubelet, cluster, out):
+    first, second, third = (Pod(kubelet, f"train-{letter * 5}") for letter in "abc")
     first.start()
     first.write("one")
     first.end(1)
     logs = PodLogs(sink=out)
     logs.update(cluster, None, [first.status()])
-    await until(lambda: out.lines == ["one"])
+    await until(lambda: not logs.reading)
     second.start()
     second.write("two")
-    second.end()
     logs.update(cluster, None, [first.status(), second.status()])
+    await until(lambda: out.lines == ["one", "two"])
+    third.start()
+    third.write("three")
+    logs.update(cluster, None, [first.status(), second.status(), third.status()])
+    await until(lambda: out.lines == ["one", "two", "[ccccc] three"])
+    for pod in (second, third):
+        pod.end()
+    logs.update(cluster, None, [first.status(), second.status(), third.status()])
     await logs.drain(5)
-    assert out.lines == ["one", "[bbbbb] two"]
+    assert out.remarks == [f"── pod train-{letter * 5} in worker-us ──" for letter in "abc"]
     assert logs.tail() == ["one"]
 
 
@@ -345,15 +352,23 @@ async def test_after_a_loss_the_last_seconds_repeat_under_a_line_that_says_so(ku
     assert "may repeat" in out.remarks[0]
 
 
-async def test_late_lines_say_when_they_were_written(kubelet, cluster, out):
+async def test_late_lines_say_once_a_minute_when_they_were_written(kubelet, cluster, out):
     pod = Pod(kubelet, "a")
     pod.start()
-    pod.write("old", at="2026-01-02T03:04:05.000000001Z")
+    for text, second in (("old", "04:05"), ("WARNING: as old", "04:06"), ("no older", "04:55"), ("later", "05:01")):
+        pod.write(text, at=f"2026-01-02T03:{second}.000000001Z")
     pod.end()
     logs = PodLogs(sink=out)
     logs.update(cluster, None, [pod.status()])
     await logs.drain(5)
-    assert out.records[-1][1] == "── written 2026-01-02 03:04:05 UTC ──\nold"
+    assert "\n".join(text for _, text in out.records[1:]).split("\n") == [
+        "── written 2026-01-02 03:04:05 UTC ──",
+        "old",
+        "WARNING: as old",
+        "no older",
+        "── written 2026-01-02 03:05:01 UTC ──",
+        "later",
+    ]
 
 
 async def test_a_kubelet_that_cannot_read_is_not_a_line(kubelet, cluster, out):
