@@ -4,7 +4,7 @@
 #   scripts/test.sh          unit tests on both Airflow versions, then all that needs a fleet, on Airflow 3.3
 #   scripts/test.sh unit     the unit tests alone, on both versions
 #   scripts/test.sh on-fleet what needs a fleet alone, on Airflow 3.3
-#   scripts/test.sh long     the same on Airflow 2.11, and the tests with the marker fleet
+#   scripts/test.sh long     the same on Airflow 2.11, the tests with the marker fleet, and some as the shipped accounts
 #
 # All parts are run, so that one round shows everything; fails if any part did.
 set -uo pipefail
@@ -44,11 +44,15 @@ marked_fleet() { # there may be none
   "$python" -m pytest tests/sandbox tests/airflow -m fleet --durations=10 "$@" || [[ $? == 5 ]]
 }
 
+with_few_rights=(tests/sandbox/test_{submit,hook}.py tests/airflow/test_{main_job,task_logs,kill,reap}.py)
+
 long() {
   fleet
   part "tests on a fleet, Airflow 2.11" env "MULTIKUEUE_TEST_AIRFLOW_PYTHON=$python_2" \
     "$python" -m pytest tests/airflow -m "not fleet" --durations=10 "$@"
   part "long tests, Airflow 3.3" marked_fleet "$@"
+  part "tests with the accounts of deploy/rbac" env MULTIKUEUE_TEST_ACCOUNTS=shipped \
+    "$python" -m pytest "${with_few_rights[@]}" -m "not fleet" --durations=10 "$@"
 }
 
 case "${1:-all}" in

@@ -3,14 +3,26 @@
 import os
 import tempfile
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.sandbox.api import Sandbox
 
 _home = tempfile.TemporaryDirectory(prefix="airflow-home-", ignore_cleanup_errors=True)
 
 os.environ["AIRFLOW_HOME"] = _home.name
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{_home.name}/airflow.db"
+
+
+@pytest.fixture(scope="session")
+def multikueue_sandbox(multikueue_sandbox: "Sandbox") -> "Sandbox":
+    """The session's fleet, seen through the accounts that the environment asks for."""
+    from tests.shipped_accounts import as_asked_for
+
+    return as_asked_for(multikueue_sandbox)
 
 
 def pytest_configure(config: pytest.Config) -> None:

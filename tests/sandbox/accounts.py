@@ -18,17 +18,7 @@ from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.decisions.rights import Right
 from airflow_provider_multikueue.fleets.fleet import open_fleet
 from airflow_provider_multikueue.sandbox.api import Sandbox
-
-RBAC = Path(__file__).parents[2] / "deploy" / "rbac"
-GROUP = "rbac.authorization.k8s.io"
-RESOURCES = {
-    "ServiceAccount": Resource("", "v1", "serviceaccounts"),
-    "Role": Resource(GROUP, "v1", "roles"),
-    "RoleBinding": Resource(GROUP, "v1", "rolebindings"),
-    "ClusterRole": Resource(GROUP, "v1", "clusterroles", namespaced=False),
-    "ClusterRoleBinding": Resource(GROUP, "v1", "clusterrolebindings", namespaced=False),
-}
-ACCOUNT = "airflow-multikueue"
+from tests.shipped_accounts import ACCOUNT, RBAC, RESOURCES
 
 
 @dataclass
@@ -69,7 +59,9 @@ class Accounts:
 
     def roles(self, cluster: str) -> tuple[str, ...]:
         """Return the manifests of a cluster."""
-        return ("manager",) if cluster == "manager" else ("worker", "worker-heal") if self.heal else ("worker",)
+        if cluster == "manager":
+            return ("account", "manager")
+        return ("account", "worker", "worker-heal") if self.heal else ("account", "worker")
 
     def context(self, cluster: str) -> str:
         extra = self.sandbox.connection()["extra"]

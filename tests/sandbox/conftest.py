@@ -11,6 +11,7 @@ import pytest_asyncio
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.sandbox.overlap import Race
 from tests.sandbox.overlap import race as run_race
+from tests.shipped_accounts import as_asked_for
 
 
 @pytest.fixture(scope="session")
@@ -34,10 +35,10 @@ def hurt_fleet(kueue: str) -> Iterator[Sandbox]:
     if name := os.environ.get("MULTIKUEUE_TEST_HURT_SANDBOX"):
         sandbox = Sandbox.attach(name)
         if sandbox.spec.kueue == kueue:
-            yield sandbox
+            yield as_asked_for(sandbox)
             return
     with Sandbox.start_local(kueue=kueue, worker_lost_timeout=20.0) as sandbox:
-        yield sandbox
+        yield as_asked_for(sandbox)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", name="race")

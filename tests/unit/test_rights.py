@@ -40,6 +40,16 @@ def test_no_right_is_a_wildcard_or_on_secrets():
     assert not {"*", "secrets"} & {part for right in RIGHTS for part in (right.group, right.plural, *right.verbs)}
 
 
-def test_the_base_names_files_that_are_there():
+def test_the_base_holds_each_object_once_and_mends_nothing():
     base = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
-    assert all((FOLDER / name).is_file() for name in base["resources"])
+    found = [obj for name in base["resources"] for obj in objects(name.removesuffix(".yaml"))]
+    ids = [(obj["kind"], obj["metadata"]["name"]) for obj in found]
+    assert len(ids) == len(set(ids)), "kustomize refuses an object that is there twice"
+    assert ("ServiceAccount", "airflow-multikueue") in ids
+    assert "worker-heal.yaml" not in base["resources"]
+
+
+@pytest.mark.parametrize("role", ["manager", "worker", "worker-heal"])
+def test_a_role_can_be_applied_in_any_namespace(role):
+    """Kubectl refuses objects of a namespace other than the one that it is told."""
+    assert [obj for obj in objects(role) if "namespace" in obj["metadata"]] == []
