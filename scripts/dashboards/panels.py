@@ -113,6 +113,10 @@ _QUEUES = Row(
     ],
 )
 
+# A worker that never won has no counter of its admissions.
+_ASKED = f"sum by (exported_cluster) (increase(multikueue_workloads_dispatched_total{{{_MANAGER},{_QUEUE}}}[$window]))"
+_WON = f"sum by (exported_cluster) (increase(multikueue_workloads_admitted_total{{{_MANAGER},{_QUEUE}}}[$window]))"
+
 _REGIONS = Row(
     "Regions, on the workers",
     [
@@ -146,13 +150,7 @@ _REGIONS = Row(
             text="Admissions by the worker, of the copies that the manager sent to it in the last $window.",
             unit="percent",
             queries=[
-                Query(
-                    "100 * sum by (exported_cluster) "
-                    f"(increase(multikueue_workloads_admitted_total{{{_MANAGER},{_QUEUE}}}[$window])) / "
-                    "sum by (exported_cluster) "
-                    f"(increase(multikueue_workloads_dispatched_total{{{_MANAGER},{_QUEUE}}}[$window]))",
-                    "{{exported_cluster}}",
-                )
+                Query(f"100 * ({_WON} or 0 * {_ASKED}) / {_ASKED}", "{{exported_cluster}}"),
             ],
             needs_kueue="0.18",
         ),

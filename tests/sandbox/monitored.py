@@ -8,6 +8,7 @@ import os
 import ssl
 import subprocess
 import sys
+import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -82,6 +83,8 @@ class Monitored:
     fleet: Sandbox
     prometheus: Prometheus
     endpoints: dict[str, str]
+    seconds: float
+    """How long the history took."""
 
 
 @contextmanager
@@ -104,8 +107,10 @@ def monitored(fleet: Sandbox, folder: Path) -> Iterator[Monitored]:
         running(folder, scrapes, MONITORING / "alerts.yaml") as prometheus,
         _airflow(statsd) as send,
     ):
+        begun = time.monotonic()
         _history(fleet, prometheus, send)
-        yield Monitored(fleet, prometheus, {key: _read(scrape) for key, scrape in zip(tokens, scrapes, strict=False)})
+        seen = {key: _read(scrape) for key, scrape in zip(tokens, scrapes, strict=False)}
+        yield Monitored(fleet, prometheus, seen, time.monotonic() - begun)
 
 
 def endpoints(fleet: Sandbox) -> dict[str, str]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from tests.prometheus import MONITORING, labels_of, program, until
+from tests.prometheus import MONITORING, ROOT, labels_of, program, until
 from tests.sandbox.monitored import Monitored, endpoints, monitored
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.fleet, pytest.mark.timeout(600)]
@@ -148,6 +151,20 @@ def test_what_happened_is_what_the_dashboard_shows(seen: Monitored) -> None:
     assert now("Evictions, by queue and reason")["dws-cluster-queue AdmissionCheck"] > 0
     assert now("Attempts to connect to a worker again")["manager-europe-west4"] > 0
     assert now("How often a region that is asked wins")["multikueue-dws-worker-eu"] == 0
+
+
+def test_the_dashboard_can_be_drawn(seen: Monitored, tmp_path: Path) -> None:
+    """With MULTIKUEUE_DASHBOARD_PICTURE, to that file: the one of the documentation."""
+    file = Path(os.environ.get("MULTIKUEUE_DASHBOARD_PICTURE", tmp_path / "dashboard.png"))
+    script = ROOT / "scripts" / "dashboards" / "picture.py"
+    done = subprocess.run(
+        [sys.executable, script, seen.prometheus.url, file, str(seen.seconds)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert file.read_bytes().startswith(b"\x89PNG")
 
 
 def test_prometheus_takes_all_alerts_and_can_evaluate_each(seen: Monitored) -> None:
