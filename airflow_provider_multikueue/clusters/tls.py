@@ -17,6 +17,8 @@ __all__ = ["Settings", "context"]
 
 log = logging.getLogger(__name__)
 
+_warned: set[str] = set()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -53,10 +55,17 @@ def context(settings: Settings, server: str) -> ssl.SSLContext:
     # Clusters' own certificates rarely have the extensions that Python asks for since 3.13.
     made.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if not settings.verify:
-        log.warning("TLS is not verified for %s, as its kubeconfig says: who is in between can read the token.", server)
+        _warn_once(server)
         made.check_hostname = False
         made.verify_mode = ssl.CERT_NONE
     return made
+
+
+def _warn_once(server: str) -> None:
+    """Warn of what the kubeconfig of ``server`` gives up: once, though its credentials are loaded again and again."""
+    if server not in _warned:
+        _warned.add(server)
+        log.warning("TLS is not verified for %s, as its kubeconfig says: who is in between can read the token.", server)
 
 
 def _text(authority: bytes | None) -> str | None:
