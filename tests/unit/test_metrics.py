@@ -1,4 +1,4 @@
-"""The provider's metrics arrive at a StatsD server through Airflow's own client, in both versions of Airflow."""
+"""The provider's metrics arrive at a real StatsD or OpenTelemetry server through Airflow's own clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import pytest
 
@@ -58,12 +61,18 @@ class Sent:
 def sent() -> Sent:
     """Run the script in a process whose Airflow sends its metrics to a server here."""
     with StatsdServer("airflow.multikueue.") as server:
-        settings = {f"AIRFLOW__METRICS__{name.upper()}": value for name, value in server.settings.items()}
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT], env=os.environ | settings, capture_output=True, text=True, check=False
-        )
+        output = run(SCRIPT, server.settings)
+    return Sent(server.samples, output)
+
+
+def run(script: str, settings: Mapping[str, str]) -> str:
+    """Run a script in a process whose Airflow has these settings for metrics; return what it wrote."""
+    environment = {f"AIRFLOW__METRICS__{name.upper()}": value for name, value in settings.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    return Sent(server.samples, done.stdout + done.stderr)
+    return done.stdout + done.stderr
 
 
 def test_counts_and_times_arrive_with_their_tags(sent: Sent) -> None:
@@ -84,6 +93,36 @@ def test_what_is_tallied_is_sent_once_when_the_last_fleet_closes(sent: Sent) -> 
         Sample("airflow.multikueue.log_lines", 7, "c"),
         Sample("airflow.multikueue.watch_reconnects", 1, "c", {"fleet_cluster": "manager"}),
     ]
+
+
+def test_opentelemetry_carries_the_same_names_and_tags() -> None:
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+    bodies: list[bytes] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        settings = {"OTEL_ON": "True", "OTEL_HOST": "127.0.0.1", "OTEL_PORT": str(server.server_port)}
+        flush = "from opentelemetry.metrics import get_meter_provider; get_meter_provider().force_flush()"
+        run(f"{SCRIPT}\n{flush}", settings)
+        server.shutdown()
+
+    found = {}
+    for body in bodies:
+        for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+            for metric in (each for scope in resource.scope_metrics for each in scope.metrics):
+                points = getattr(metric, metric.WhichOneof("data")).data_points
+                found[metric.name] = [{tag.key: tag.value.string_value for tag in each.attributes} for each in points]
+    tags = {"namespace": "default", "queue": "dws-local-queue", "region": "us-east4"}
+    assert found["airflow.multikueue.admissions"] == [tags]
+    assert found["airflow.multikueue.admission_wait"] == [tags]
+    assert found["airflow.multikueue.watch_reconnects"] == [{"fleet_cluster": "manager"}]
 
 
 async def test_no_reporter_is_left_when_nothing_is_open() -> None:
