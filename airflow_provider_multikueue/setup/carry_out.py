@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import groupby
 from typing import Any, Final
 
 from airflow_provider_multikueue.clusters.client import ApiError, Cluster
@@ -58,8 +59,8 @@ async def carry_out(cluster: Cluster, plan: Plan, patience: Patience, *, force: 
     making = plan.having(Action.CREATE, Action.CHANGE)
     first = [each for each in making if each.kind in BEFORE_THE_REST]
     for group in (first, [each for each in making if each.kind not in BEFORE_THE_REST]):
-        for change in group:
-            await _apply(cluster, change, patience, force=force)
+        for _, same in groupby(group, key=lambda change: change.kind):
+            await asyncio.gather(*(_apply(cluster, change, patience, force=force) for change in same))
         await _until_established(cluster, group, patience)
     await delete(cluster, plan.having(Action.DELETE), patience)
 
@@ -103,9 +104,8 @@ async def _until_established(cluster: Cluster, changes: Iterable[Change], patien
             continue
 
         async def established(name: str = change.name) -> str:
-            conditions = (await cluster.get(resource, name)).get("status", {}).get("conditions", [])
-            good = any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
-            return "" if good else "it is not established"
+            established = _condition(await cluster.get(resource, name), "Established")
+            return "" if established.get("status") == "True" else "it is not established"
 
         await patience.until(established, what=f"{change.object_name} was not served by {cluster.name}")
 
@@ -174,12 +174,18 @@ async def until_active(cluster: Cluster, objects: Iterable[Object], patience: Pa
 
 def _inactive(now: Mapping[str, Any]) -> str:
     """Return why Kueue does not take the object for active; "" when it does."""
-    condition = next((c for c in now.get("status", {}).get("conditions", []) if c["type"] == "Active"), None)
-    if condition is None:
+    condition = _condition(now, "Active")
+    if not condition:
         return "Kueue has not looked at it"
     if condition.get("observedGeneration", now["metadata"]["generation"]) < now["metadata"]["generation"]:
         return "Kueue has not looked at its newest state"
     return "" if condition["status"] == "True" else f"{condition.get('reason')}: {condition.get('message')}"
+
+
+def _condition(each: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return a condition; an empty one where there is none (the list may be null)."""
+    conditions = (each.get("status") or {}).get("conditions") or []
+    return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
 async def until_kueue_answers(cluster: Cluster, deployment: str, namespace: str, patience: Patience) -> None:

@@ -289,5 +289,5 @@ async def _list(cluster: Cluster, kind: str) -> list[Object]:
 
 
 def _finished(workload: Mapping[str, Any]) -> bool:
-    conditions = workload.get("status", {}).get("conditions", [])
+    conditions = (workload.get("status") or {}).get("conditions") or []
     return any(each["type"] == "Finished" and each["status"] == "True" for each in conditions)
