@@ -39,7 +39,7 @@ class Panel:
     unit: str
     queries: Sequence[Query]
     needs_kueue: str = ""
-    """The first version of Kueue that has these metrics, where 0.17 has not."""
+    """What Kueue must be to have these metrics, where 0.17 has not as it is shipped: a version first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ _REGIONS = Row(
             queries=[
                 Query(f"100 * ({_WON} or 0 * {_ASKED}) / {_ASKED}", "{{exported_cluster}}"),
             ],
-            needs_kueue="0.18",
+            needs_kueue="0.19",
         ),
     ],
 )
@@ -184,6 +184,7 @@ _WAITS = Row(
             queries=_quantiles(
                 "kueue_admitted_until_ready_wait_time_seconds", f"{_WORKER},{_QUEUE}", "location", "{{location}}"
             ),
+            needs_kueue="0.19, or waitForPodsReady in its configuration",
         ),
     ],
 )

@@ -52,7 +52,7 @@ def _panel(axes: Axes, placed: Placed, url: str, end: float, seconds: float) -> 
     axes.set_xlim(-seconds, 0)
     axes.xaxis.set_major_formatter("{x:.0f} s")
     if series:
-        axes.legend(fontsize=5, loc="upper left", framealpha=0.6)
+        axes.legend(fontsize=5.5 if len(series) < 7 else 4.5, loc="upper left", framealpha=0.5, labelspacing=0.3)
 
 
 def _series(url: str, query: Query, end: float, seconds: float) -> list[tuple[str, list[tuple[float, float]]]]:

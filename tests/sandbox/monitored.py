@@ -113,12 +113,6 @@ def monitored(fleet: Sandbox, folder: Path) -> Iterator[Monitored]:
         yield Monitored(fleet, prometheus, seen, time.monotonic() - begun)
 
 
-def endpoints(fleet: Sandbox) -> dict[str, str]:
-    """Return what each Kueue's endpoint says, to one who has the rights of deploy/monitoring."""
-    tokens = asyncio.run(_accounts(fleet))
-    return {key: _read(scrape_config(fleet, key, token)) for key, token in tokens.items()}
-
-
 async def _accounts(fleet: Sandbox) -> dict[str, str]:
     """Apply the accounts of deploy/monitoring and return the token of each cluster's."""
 
