@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
+from airflow_provider_multikueue.setup.quantities import canonical
 
 __all__ = ["Dws", "FleetDescription", "Kueue", "Names", "Queue", "Team", "Worker", "parse", "schema"]
 
@@ -234,7 +235,7 @@ def _queue(name: str, each: Plain) -> Queue:
 
 
 def _quotas(quotas: Plain) -> Quotas:
-    return {flavor: {name: str(value) for name, value in each.items()} for flavor, each in quotas.items()}
+    return {flavor: {name: canonical(str(value)) for name, value in each.items()} for flavor, each in quotas.items()}
 
 
 def _contradictions(fleet: FleetDescription) -> Iterator[str]:
