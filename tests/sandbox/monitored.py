@@ -201,7 +201,7 @@ def _history(fleet: Sandbox, prometheus: Prometheus, send: Any) -> None:
             fleet.revoke("asia-southeast1")
             _grown(prometheus, evicted, before, by=1)
             _grown(prometheus, refused, before, by=1)
-            until(lambda: prometheus.value(active) == 0, within=90, what="all jobs to be over")
+            until(lambda: prometheus.value(active) == 0, within=180, what="all jobs to be over")
         _lose(fleet, prometheus, "us-east4")
     finally:
         fleet.capacity()
@@ -219,7 +219,7 @@ def _lose(fleet: Sandbox, prometheus: Prometheus, region: str) -> None:
 
 
 def _grown(prometheus: Prometheus, expr: str, before: dict[str, float], *, by: int) -> None:
-    until(lambda: prometheus.value(expr) >= before[expr] + by, within=90, what=f"{expr} to grow by {by}")
+    until(lambda: prometheus.value(expr) >= before[expr] + by, within=180, what=f"{expr} to grow by {by}")
 
 
 async def _submit(fleet: Sandbox, count: int, *, seconds: int) -> None:
