@@ -82,6 +82,13 @@ class GkeCluster:
         )
 
 
+def status_of(source: GkeCluster) -> str:
+    """Return how far GKE is with a cluster: "PROVISIONING", "RUNNING", "ERROR", ...; blocks."""
+    with google_errors(source.describe(), "container.clusters.get"):
+        credentials, _ = credentials_of(source.account)
+        return str(_client(credentials).get_cluster(name=source.name, timeout=TIMEOUT).status.name)
+
+
 def source_of_gke(config: ClusterConfig) -> GkeCluster:
     """Return the source for a cluster that is given by its resource name.
 

@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="take over what is someone else's")
     parser.add_argument("--dry-run", action="store_true", help="with delete: only say what would be deleted")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="for each step (default 600)")
+    parser.add_argument("--project", help="the Google project of clusters given as LOCATION/NAME")
     parser.add_argument("--json", action="store_true", help="the plan as a JSON list")
 
 
@@ -40,17 +41,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Do what the arguments say and return the exit code."""
     from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
     from airflow_provider_multikueue.setup.description import schema
-    from airflow_provider_multikueue.setup.source import read_fleet_file
 
     if arguments.action == "schema":
         print(json.dumps(schema(), indent=2))
         return DONE
     try:
-        fleet = read_fleet_file(arguments.file)
         if arguments.action == "connection":
+            fleet = asyncio.run(_describe(arguments))
             print(json.dumps({"conn_type": "multikueue", "extra": fleet.connection()}, indent=1))
             return DONE
-        plan = asyncio.run(_work(fleet, arguments))
+        plan = asyncio.run(_work(arguments))
     except FleetConfigurationError as error:
         print(f"multikueue fleet: {error}", file=sys.stderr)
         return WRONG
@@ -71,12 +71,16 @@ def _answer(plan: Plan, arguments: argparse.Namespace) -> int:
     return PENDING if only_said and (plan.work or plan.foreign) else DONE
 
 
-async def _work(fleet: FleetDescription, arguments: argparse.Namespace) -> Plan:
-    from airflow_provider_multikueue.hooks import resolve_config
-    from airflow_provider_multikueue.setup.steps import open_setup
+async def _describe(arguments: argparse.Namespace) -> FleetDescription:
+    from airflow_provider_multikueue.fleet_files import describe
 
-    config = await resolve_config(fleet.connection(), conn_id=fleet.where)
-    async with open_setup(fleet, config, _options(arguments)) as setup:
+    return await describe(arguments.file, arguments.project)
+
+
+async def _work(arguments: argparse.Namespace) -> Plan:
+    from airflow_provider_multikueue.fleet_files import open_fleet_file
+
+    async with open_fleet_file(arguments.file, _options(arguments), project=arguments.project) as setup:
         match arguments.action:
             case "plan":
                 return await setup.plan()

@@ -113,6 +113,7 @@ class FleetDescription:
     pod_monitoring: bool = False
     monitoring_interval: str = "30s"
     gcp_conn_id: str | None = None
+    project: str | None = None
 
     def workers_of(self, queue: Queue) -> tuple[str, ...]:
         """Return the workers that a queue's jobs may run on."""
@@ -120,14 +121,30 @@ class FleetDescription:
 
     def connection(self) -> dict[str, Any]:
         """Return the ``extra`` of the Airflow connection that leads to this fleet."""
-        extra: dict[str, Any] = {f"manager_{key}": value for key, value in self.manager.items()}
+        extra: dict[str, Any] = {f"manager_{key}": value for key, value in self._cluster(self.manager).items()}
         if "manager_gke_endpoint" in extra:
             extra["gke_endpoint"] = extra.pop("manager_gke_endpoint")
         if self.gcp_conn_id:
             extra["gcp_conn_id"] = self.gcp_conn_id
         extra |= {"namespace": self.teams[0].namespace, "queue_name": self.teams[0].local_queue}
-        extra["workers"] = {name: {**worker.cluster, "region": worker.region} for name, worker in self.workers.items()}
+        extra["workers"] = {
+            name: {**self._cluster(worker.cluster), "region": worker.region} for name, worker in self.workers.items()
+        }
         return extra
+
+    @property
+    def needs_project(self) -> bool:
+        """Whether clusters are given by location and name, and nothing says in which project."""
+        clusters = (self.manager, *(worker.cluster for worker in self.workers.values()))
+        short = any(not str(each.get("gke_cluster", "projects/")).startswith("projects/") for each in clusters)
+        return short and self.project is None
+
+    def _cluster(self, each: Plain) -> Plain:
+        """Return a cluster with its full resource name, where it is given by location and name."""
+        location, _, name = str(each.get("gke_cluster", "")).partition("/")
+        if not name or location == "projects":
+            return each
+        return {**each, "gke_cluster": f"projects/{self.project}/locations/{location}/clusters/{name}"}
 
 
 def schema() -> dict[str, Any]:
@@ -210,6 +227,7 @@ def _fleet(content: Plain, where: str) -> FleetDescription:
         pod_monitoring=monitoring.get("pod_monitoring", False),
         monitoring_interval=monitoring.get("interval", "30s"),
         gcp_conn_id=content.get("gcp_conn_id"),
+        project=content.get("project"),
     )
 
 

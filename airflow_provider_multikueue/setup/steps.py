@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_multikueue.clusters.client import SECRETS, ApiError, Cluster, Resource
+from airflow_provider_multikueue.clusters.gke import GkeCluster, status_of
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
 from airflow_provider_multikueue.fleets.fleet import MANAGER, source_of
 from airflow_provider_multikueue.setup import desired
@@ -31,6 +32,7 @@ from airflow_provider_multikueue.setup.state import Place, resource_of, survey
 from airflow_provider_multikueue.setup.tokens import authority_of, token_for
 
 if TYPE_CHECKING:
+    from airflow_provider_multikueue.clusters.credentials import Source
     from airflow_provider_multikueue.decisions.connection import FleetConfig
     from airflow_provider_multikueue.setup.description import FleetDescription
 
@@ -60,43 +62,67 @@ async def open_setup(fleet: FleetDescription, config: FleetConfig, options: Opti
     Within it, what a cluster refuses is a `MultiKueueError` that names verb, resource and cluster.
     """
     async with contextlib.AsyncExitStack() as stack:
-        clusters = {}
-        for name in (MANAGER, *fleet.workers):
-            cluster = await Cluster.connect(
-                name, source_of(config.manager if name == MANAGER else config.workers[name])
-            )
-            clusters[name] = await stack.enter_async_context(cluster)
+
+        async def connect(name: str) -> Cluster:
+            source = source_of(config.manager if name == MANAGER else config.workers[name])
+            await _until_made(name, source, Patience(options.seconds))
+            return await stack.enter_async_context(await Cluster.connect(name, source))
+
         try:
-            yield FleetSetup(fleet, clusters, options)
+            yield FleetSetup(fleet, connect, options)
         except ApiError as error:
             kind = FleetConfigurationError if error.status in (401, 403) else MultiKueueError
             raise kind(str(error)) from error
 
 
+async def _until_made(name: str, source: Source, patience: Patience) -> None:
+    """Wait until GKE has made a cluster that it is making."""
+    if not isinstance(source, GkeCluster):
+        return
+
+    async def made() -> str:
+        status = await asyncio.to_thread(status_of, source)
+        if status in ("ERROR", "STOPPING", "DEGRADED"):
+            raise FleetConfigurationError(
+                f"{name}: {source.name} is of status {status}: it was not made, or is being deleted. Delete it, wait "
+                "until it is gone, create it anew, and run this again."
+            )
+        return f"it is of status {status}" if status == "PROVISIONING" else ""
+
+    await patience.until(made, what=f"{name}: {source.name} was not made")
+
+
 class FleetSetup:
     """The steps for one fleet. Clusters are named ``manager``, or as their MultiKueueCluster."""
 
-    def __init__(self, fleet: FleetDescription, clusters: Mapping[str, Cluster], options: Options) -> None:
+    def __init__(self, fleet: FleetDescription, connect: Callable[[str], Awaitable[Cluster]], options: Options) -> None:
         self.fleet = fleet
-        self.clusters = clusters
+        self._connect = connect
         self._options = options
+        self._clusters: dict[str, asyncio.Future[Cluster]] = {}
         self._release: asyncio.Task[list[Object]] | None = None
+
+    async def cluster(self, name: str) -> Cluster:
+        """Return a cluster, connected at the first call: a step needs no cluster but its own."""
+        if name not in self._clusters:
+            self._clusters[name] = asyncio.ensure_future(self._connect(name))
+        return await self._clusters[name]
 
     # -- steps
 
     async def install(self, name: str) -> Plan:
         """Install Kueue on a cluster, configured for the fleet, and wait until its webhooks answer."""
-        cluster = self.clusters[name]
+        cluster = await self.cluster(name)
         plan = Plan()
         if self.fleet.kueue.install:
-            plan = await survey(self._place(name, Part.KUEUE), await self._kueue(), force=self._options.force)
+            plan = await survey(await self._place(name, Part.KUEUE), await self._kueue(), force=self._options.force)
             if plan.foreign and not self._options.plan_only:
                 _refuse_other_kueue(plan, name)
             await self._do(name, plan)
         if not self._options.plan_only:
             await until_kueue_answers(cluster, DEPLOYMENT, KUEUE_NAMESPACE, self._patience())
         monitoring = desired.monitoring_objects(self.fleet)
-        watched = await survey(self._place(name, Part.MONITORING), monitoring, force=self._options.force)
+        watched = await survey(await self._place(name, Part.MONITORING), monitoring, force=self._options.force)
         await self._do(name, watched)
         return plan + watched
 
@@ -114,23 +140,23 @@ class FleetSetup:
     async def connect_worker(self, name: str) -> Plan:
         """Make the account on a worker, give the manager its token, and wait until the manager's Kueue is connected."""
         access = await survey(
-            self._place(name, Part.ACCESS, worker=name),
+            await self._place(name, Part.ACCESS, worker=name),
             desired.access_objects(self.fleet, name),
             force=self._options.force,
         )
         await self._do(name, access)
         objects = desired.link_objects(self.fleet, name, await self._kubeconfig(name))
-        link = await survey(self._place(MANAGER, Part.LINK, worker=name), objects, force=self._options.force)
+        link = await survey(await self._place(MANAGER, Part.LINK, worker=name), objects, force=self._options.force)
         await self._do(MANAGER, link)
         if not self._options.plan_only:
-            await until_active(self.clusters[MANAGER], objects, self._patience())
+            await until_active(await self.cluster(MANAGER), objects, self._patience())
         return access + link
 
     async def disconnect_worker(self, name: str) -> Plan:
         """Take a worker's credentials from the manager, and the account from the worker."""
-        link = await survey(self._place(MANAGER, Part.LINK, worker=name), [])
+        link = await survey(await self._place(MANAGER, Part.LINK, worker=name), [])
         await self._do(MANAGER, link)
-        access = await survey(self._place(name, Part.ACCESS, worker=name), [])
+        access = await survey(await self._place(name, Part.ACCESS, worker=name), [])
         await self._do(name, access)
         return link + access
 
@@ -138,10 +164,10 @@ class FleetSetup:
         """Take everything of the fleet from a cluster, Kueue last, if the fleet has installed it."""
         plan = Plan()
         for part in (Part.WORKER, Part.MANAGER, Part.ACCESS, Part.LINK, Part.MONITORING):
-            found = await survey(self._place(name, part), [])
+            found = await survey(await self._place(name, part), [])
             await self._do(name, found)
             plan += found
-        kueue = await survey(self._place(name, Part.KUEUE), [])
+        kueue = await survey(await self._place(name, Part.KUEUE), [])
         if kueue.work and not self._options.force:
             await self._refuse_when_used(name, plan)
         await self._do(name, kueue)
@@ -151,7 +177,7 @@ class FleetSetup:
 
     async def plan(self) -> Plan:
         """Return what `apply` would do."""
-        return await FleetSetup(self.fleet, self.clusters, _only_plan(self._options))._make()
+        return await self._with(_only_plan(self._options))._make()
 
     async def apply(self) -> Plan:
         """Make the whole fleet as it is described and return what was done; nothing if anything is someone else's."""
@@ -163,22 +189,25 @@ class FleetSetup:
         """Take the whole fleet from its clusters, the manager's queues first, and return what was deleted."""
         plan = Plan()
         for part in (Part.MANAGER, Part.LINK):
-            found = await survey(self._place(MANAGER, part), [])
+            found = await survey(await self._place(MANAGER, part), [])
             await self._do(MANAGER, found)
             plan += found
         workers = await _side_by_side(self.remove, self.fleet.workers)
         return plan + workers + await self.remove(MANAGER)
 
     async def _make(self) -> Plan:
-        plan = await _side_by_side(self.install, self.clusters)
+        plan = await _side_by_side(self.install, (MANAGER, *self.fleet.workers))
         plan += await _side_by_side(self.configure_worker, self.fleet.workers)
         plan += await _side_by_side(self.connect_worker, self.fleet.workers)
         return plan + await self.configure_manager()
 
     # -- how
 
-    def _place(self, name: str, part: Part, worker: str | None = None) -> Place:
-        return Place(cluster=self.clusters[name], fleet=self.fleet.name, part=part, worker=worker)
+    def _with(self, options: Options) -> FleetSetup:
+        return FleetSetup(self.fleet, self.cluster, options)
+
+    async def _place(self, name: str, part: Part, worker: str | None = None) -> Place:
+        return Place(cluster=await self.cluster(name), fleet=self.fleet.name, part=part, worker=worker)
 
     def _patience(self) -> Patience:
         return Patience(self._options.seconds)
@@ -191,14 +220,14 @@ class FleetSetup:
     async def _configure(self, name: str, part: Part, objects: list[Object]) -> Plan:
         if not self._options.plan_only:
             await self._check_version(name)
-        plan = await survey(self._place(name, part), objects, force=self._options.force)
+        plan = await survey(await self._place(name, part), objects, force=self._options.force)
         await self._do(name, plan)
         if not self._options.plan_only:
-            await until_active(self.clusters[name], objects, self._patience())
+            await until_active(await self.cluster(name), objects, self._patience())
         return plan
 
     async def _check_version(self, name: str) -> None:
-        served = await self.clusters[name].versions(KUEUE_GROUP)
+        served = await (await self.cluster(name)).versions(KUEUE_GROUP)
         if API_VERSION not in served:
             raise FleetConfigurationError(
                 f"{name} serves {', '.join(served) or 'nothing'} of {KUEUE_GROUP}, and the fleet needs {API_VERSION}. "
@@ -210,12 +239,12 @@ class FleetSetup:
             for line in plan.lines():
                 self._options.say(line)
         if not self._options.plan_only:
-            await carry_out(self.clusters[name], plan, self._patience(), force=self._options.force)
+            await carry_out(await self.cluster(name), plan, self._patience(), force=self._options.force)
 
     async def _kubeconfig(self, name: str) -> Object:
-        fleet, worker = self.fleet, self.clusters[name]
+        fleet, worker = self.fleet, await self.cluster(name)
         patience = None if self._options.plan_only else self._patience()
-        present = await _get(self.clusters[MANAGER], SECRETS, fleet.workers[name].secret)
+        present = await _get(await self.cluster(MANAGER), SECRETS, fleet.workers[name].secret)
         token = await token_for(fleet, worker, present, patience)
         return desired.worker_kubeconfig(
             fleet.workers[name],
@@ -226,7 +255,7 @@ class FleetSetup:
 
     async def _stale_links(self) -> Plan:
         """Return the deletion of the manager's links to workers that the description no longer has."""
-        found = await survey(self._place(MANAGER, Part.LINK), [])
+        found = await survey(await self._place(MANAGER, Part.LINK), [])
         return Plan(tuple(change for change in found.changes if not self._known(change)))
 
     def _known(self, change: Change) -> bool:
@@ -235,7 +264,7 @@ class FleetSetup:
     async def _refuse_when_used(self, name: str, going: Plan) -> None:
         """Raise FleetConfigurationError when deleting Kueue's definitions would delete what others have made."""
         gone = {(change.kind, change.name) for change in going.having(Action.DELETE)}
-        cluster = self.clusters[name]
+        cluster = await self.cluster(name)
         queues = await _list(cluster, "ClusterQueue")
         others = [each["metadata"]["name"] for each in queues if ("ClusterQueue", each["metadata"]["name"]) not in gone]
         unfinished = [each for each in await _list(cluster, "Workload") if not _finished(each)]
