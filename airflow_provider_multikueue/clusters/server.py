@@ -22,7 +22,7 @@ __all__ = ["Server"]
 
 Object = dict[str, Any]
 
-PATIENCE = 25.0
+PATIENCE = 12.0
 """Seconds of silence after which a server is asked whether it is there."""
 PROBE_PAUSE = 5.0
 

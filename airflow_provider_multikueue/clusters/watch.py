@@ -40,7 +40,7 @@ GETS_AT_MOST = 20
 LIST_PAUSE = 2.0
 """Seconds between two lists on behalf of newcomers."""
 BACKOFF = (0.25, 30.0)
-LOOK = 10.0
+LOOK = 5.0
 """Seconds between two looks at whether the cluster is still heard."""
 STABLE = 5.0
 """Seconds after which a watch that was accepted counts as working."""

@@ -17,7 +17,7 @@ from airflow_provider_multikueue.decisions.conditions import (
 )
 from airflow_provider_multikueue.decisions.jobs import run_duration_of
 from airflow_provider_multikueue.decisions.kinds import outcome
-from airflow_provider_multikueue.decisions.regions import is_copy, is_inactive, newest_request
+from airflow_provider_multikueue.decisions.regions import asked_clusters, is_copy, is_inactive, newest_request
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.decisions.views import CopyMemory, Memory, View, WorkerView
@@ -61,7 +61,9 @@ def _since(known: float | None, now: float, *, when: bool) -> float | None:
 def _remember_copy(memory: CopyMemory, view: View, worker: WorkerView) -> CopyMemory:
     memory = _remember_refusal(memory, view, worker)
     memory = _remember_end(memory, view, worker)
-    silent = _since(memory.silent_since, view.now, when=worker.workload is None)
+    silent = _since(
+        memory.silent_since, view.now, when=worker.workload is None and worker.cluster in asked_clusters(view)
+    )
     memory = replace(memory, silent_since=silent)
     request = newest_request(worker)
     if is_true(request, "Provisioned"):

@@ -245,9 +245,10 @@ def _troubles(before: Observation, current: Observation) -> Iterator[Line]:
             logging.WARNING,
             f"It runs in {place} too: a copy that the manager had given up. The one that finishes first counts.",
         )
-    if current.trouble and not before.trouble:
+    if current.trouble and (not before.trouble or before.trouble_of != current.trouble_of):
         yield logging.WARNING, f"{current.trouble[0].upper()}{current.trouble[1:]}."
-    elif before.trouble and not current.trouble:
+    elif before.trouble and not current.trouble and before.trouble_of in ("", current.cluster):
+        # else it has left the worker in question, which may still be away
         yield logging.INFO, "It can be reached again."
 
 

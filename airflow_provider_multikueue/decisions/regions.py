@@ -47,11 +47,17 @@ SLOW_AFTER: Final = 30.0  # seconds without an answer that are worth a word
 
 
 def asked_clusters(view: View) -> tuple[str, ...]:
-    """Return the workers that are asked: the manager's list, sorted; else those that hold a copy."""
+    """Return the workers that are asked: the manager's list, sorted; else those that hold a copy that is of use."""
     names = get_at(view.workload, ("status", "nominatedClusterNames"))
     if isinstance(names, list) and names:
         return tuple(sorted({name for name in names if isinstance(name, str)}))
-    return tuple(sorted(name for name, worker in view.workers.items() if worker.workload is not None))
+    return tuple(sorted(name for name, worker in view.workers.items() if _is_asked(worker)))
+
+
+def _is_asked(worker: WorkerView) -> bool:
+    """Whether a worker's copy is one that waits for its answer, rather than one that an earlier round left there."""
+    copy = worker.workload
+    return copy is not None and not (worker.trouble or is_true(copy, "Evicted") or is_inactive(copy))
 
 
 def is_copy(view: View, job: Mapping[str, Any] | None) -> bool:

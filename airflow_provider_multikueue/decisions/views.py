@@ -232,7 +232,8 @@ class Ending:
 class Observation:
     """What a view means. Times are UTC; ``flavors`` is by pod set and resource.
 
-    ``override`` names the rule that made us not believe the manager; ``trouble`` says what cannot be reached;
+    ``override`` names the rule that made us not believe the manager; ``trouble`` says what cannot be reached,
+    ``trouble_of`` which cluster that is (empty text: the manager);
     ``elsewhere`` names the places where another copy of the job runs too, which a worker that was lost may leave;
     ``joined`` is when it came into its queue, out of which it is held until it is watched; ``failures`` says how pods
     failed in this dispatch, without whom it goes on; ``hopeless_since`` is set while every region that
@@ -265,6 +266,7 @@ class Observation:
     ending: Ending | None = None
     waiting: str = ""
     trouble: str = ""
+    trouble_of: str = ""
     came_from: str = ""
     moved_because: str = ""
     evicted: datetime | None = None

@@ -16,7 +16,7 @@ from airflow_provider_multikueue.decisions.regions import (
 )
 from airflow_provider_multikueue.decisions.views import Observation, Phase, RegionCheck, Stage, View
 
-__all__ = ["trouble_sentence", "waiting_sentence"]
+__all__ = ["trouble_of", "waiting_sentence"]
 
 
 def waiting_sentence(view: View, seen: Observation) -> str:
@@ -111,18 +111,23 @@ def _admitted(view: View, seen: Observation) -> str:
     )
 
 
-def trouble_sentence(view: View, cluster: str | None) -> str:
-    """Return what cannot be reached that matters now: the manager, or the worker that runs the job."""
+def trouble_of(view: View, cluster: str | None) -> tuple[str, str]:
+    """Return which cluster cannot be reached that matters now, and what that means: the manager, or the job's worker.
+
+    The manager is the empty name; the sentence is empty if all is well.
+    """
     if view.manager_trouble:
         since = _clock(view.manager_trouble_since)
-        return f"the manager cannot be reached{since}: {view.manager_trouble.rstrip('.')}; the job goes on without us"
+        text = f"the manager cannot be reached{since}: {view.manager_trouble.rstrip('.')}; the job goes on without us"
+        return "", text
     worker = view.workers.get(cluster or "")
     if worker is not None and worker.trouble:
         since = _clock(worker.trouble_since)
-        return (
+        text = (
             f"worker {worker.where} cannot be reached{since}: {worker.trouble.rstrip('.')}; only Kueue places it again"
         )
-    return ""
+        return worker.cluster, text
+    return "", ""
 
 
 def _clock(since: float | None) -> str:

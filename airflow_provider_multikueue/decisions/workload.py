@@ -46,7 +46,7 @@ from airflow_provider_multikueue.decisions.views import (
     WorkerView,
     place_of,
 )
-from airflow_provider_multikueue.decisions.waiting import trouble_sentence, waiting_sentence
+from airflow_provider_multikueue.decisions.waiting import trouble_of, waiting_sentence
 
 __all__ = [
     "CopyMemory",
@@ -70,7 +70,8 @@ def observe(view: View) -> Observation:
     seen = _placed(view, _basics(view))
     seen = _asked(view, seen)
     seen = _ended(view, seen)
-    seen = replace(seen, trouble=trouble_sentence(view, seen.cluster), recheck=next_look(view, seen))
+    source, trouble = trouble_of(view, seen.cluster)
+    seen = replace(seen, trouble=trouble, trouble_of=source, recheck=next_look(view, seen))
     return replace(seen, waiting=waiting_sentence(view, seen))
 
 
@@ -152,7 +153,8 @@ def _evicted_reason(view: View) -> str | None:
 def _placed(view: View, seen: Observation) -> Observation:
     """Add the placement: the manager's choice, or the worker whose copy is admitted where the manager names none."""
     cluster = text_at(view.workload, "status", "clusterName")
-    missing = not cluster and is_true(view.workload, "Admitted")
+    # During an eviction the manager's Admitted stays for a while, and names a worker that the job has left.
+    missing = not cluster and seen.phase is Phase.ADMITTED
     if missing:
         cluster = _look_up(view)
     if not cluster or seen.phase not in (Phase.ADMITTED, Phase.EVICTED):

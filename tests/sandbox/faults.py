@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from airflow_provider_multikueue.clusters.client import JOBS, ApiError, Cluster, Resource
+from airflow_provider_multikueue.decisions.conditions import is_true
 from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.decisions.names import Identity, Lifetime, Owner
 from airflow_provider_multikueue.decisions.orders import Orders
@@ -319,6 +320,16 @@ class Site:
     async def local_queue(self, name: str, *, on: Cluster, leads_to: str = "dws-cluster-queue") -> None:
         """Make a LocalQueue on a cluster."""
         await self.make(on, kueue("LocalQueue", name, {"clusterQueue": leads_to}))
+
+    async def whole(self) -> None:
+        """Return when the manager is in touch with all workers, as after an outage it is not for half a minute."""
+        resource = await self.fleet.manager.resource("kueue.x-k8s.io", "multikueueclusters")
+
+        async def active() -> bool:
+            items, _ = await self.fleet.manager.list(resource)
+            return all(is_true(item, "Active") for item in items)
+
+        await eventually(active, "manager that is in touch with all workers")
 
     def requests(self, region: str) -> list[str]:
         """Return the requests for capacity that a region has of this site, as ``namespace/name``."""

@@ -207,6 +207,31 @@ def test_a_job_that_was_gone_before_it_was_first_seen_is_nobody_s_deletion() -> 
     assert story.lines == ["It is no longer on the manager: it ended and was removed, or was deleted."]
 
 
+def test_a_worker_that_the_job_has_left_is_not_said_to_be_in_reach_again() -> None:
+    story = Story().placed(US)
+    story.look()
+    story.change(US, trouble="timed out", trouble_since=moment(5).timestamp()).look(30)
+    story.evicted(message="Admitting remote lost").look(30)
+    story.look(1)
+    assert story.lines[-2:] == [
+        "Worker us-east4 cannot be reached since 12:00:05 UTC: timed out; only Kueue places it again.",
+        "Evicted from us-east4 (multikueue-dws-worker-us): the worker was lost: the manager has not reached it for "
+        "longer than it waits. It will start again from zero.",
+    ]
+
+
+def test_a_deactivation_promises_no_new_start() -> None:
+    story = Story().placed(US)
+    story.look()
+    assert story.workload is not None
+    story.workload["spec"]["active"] = False
+    story.evicted("Deactivated", "The workload is deactivated").look(5)
+    assert story.lines[-1] == (
+        "Evicted from us-east4 (multikueue-dws-worker-us): The workload is deactivated. It goes on only if someone "
+        "activates it again."
+    )
+
+
 def test_the_time_before_a_job_joined_its_queue_is_no_wait() -> None:
     story = Story()
     assert story.job is not None

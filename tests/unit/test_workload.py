@@ -504,6 +504,25 @@ def test_a_region_that_was_chosen_while_someone_else_s_job_has_the_name_leaves_n
     assert (ending.kind, "same name" in ending.message) == ("rejected", True)
 
 
+def test_a_copy_that_an_earlier_round_left_is_not_asked() -> None:
+    story = Story().placed(US)
+    story.look()
+    story.evicted().look(1)
+    story.worker(US, "Evicted", reason="AdmissionCheck").look(1)
+    assert story.look(1).asked == ()
+
+
+def test_a_region_is_silent_only_since_it_is_asked() -> None:
+    story = Story().reserved()
+    story.look(0)
+    story.look(40)
+    story.nominated()
+    for cluster in (ASIA, EU, US):
+        story.workers[cluster].workload = None
+    assert "no region has answered" not in story.look(1).waiting
+    assert "no region has answered" in story.look(31).waiting
+
+
 def test_a_worker_that_was_not_seen_yet_is_not_called_unreadable() -> None:
     story = Story().nominated()
     view = story.view()
