@@ -51,13 +51,20 @@ def asked_clusters(view: View) -> tuple[str, ...]:
     names = get_at(view.workload, ("status", "nominatedClusterNames"))
     if isinstance(names, list) and names:
         return tuple(sorted({name for name in names if isinstance(name, str)}))
-    return tuple(sorted(name for name, worker in view.workers.items() if _is_asked(worker)))
+    return tuple(sorted(name for name, worker in view.workers.items() if _is_asked(view, worker)))
 
 
-def _is_asked(worker: WorkerView) -> bool:
-    """Whether a worker's copy is one that waits for its answer, rather than one that an earlier round left there."""
+def _is_asked(view: View, worker: WorkerView) -> bool:
+    """Whether a worker's copy waits for an answer, rather than to be cleared away after an earlier round.
+
+    One that is not cleared away in time is all that the manager will ever ask there.
+    """
     copy = worker.workload
-    return copy is not None and not (worker.trouble or is_true(copy, "Evicted") or is_inactive(copy))
+    if copy is None or worker.trouble:
+        return False
+    left = transition(copy, "Evicted")
+    over = is_true(copy, "Evicted") or is_inactive(copy)
+    return not over or (left is not None and view.now - left.timestamp() > STRANDED_AFTER)
 
 
 def is_copy(view: View, job: Mapping[str, Any] | None) -> bool:

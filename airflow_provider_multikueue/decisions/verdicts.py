@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from airflow_provider_multikueue.decisions.conditions import (
@@ -245,9 +246,14 @@ def next_look(view: View, seen: Observation) -> float | None:
         (seen.submitted.timestamp() if seen.submitted else None, SLOW_AFTER),
         *((quota.timestamp() if quota else None, grace) for grace in _QUOTA_GRACES),
         *((c.since.timestamp() if c.since else None, grace) for c in seen.checks for grace in _COPY_GRACES),
+        *((left.timestamp() if left else None, STRANDED_AFTER) for left in _evictions(view)),
     ]
     times = [since + grace for since, grace in marks if since is not None]
     return min((time for time in times if time > view.now), default=None)
+
+
+def _evictions(view: View) -> list[datetime | None]:
+    return [transition(worker.workload, "Evicted") for worker in view.workers.values()]
 
 
 _COPY_GRACES: Final = (STRANDED_AFTER, SLOW_AFTER)

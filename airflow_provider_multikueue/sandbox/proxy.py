@@ -145,6 +145,11 @@ class FaultProxy:
             self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Only `stop` cancels it, and Python 3.11 complains of a handler that ends so.
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._pass_on(reader, writer)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  (a server calls us in a task)
         self._tasks.add(task)

@@ -51,7 +51,7 @@ async def test_the_log_goes_on_without_gap_or_repeat_after_a_worker_was_out_of_r
         job = await site.start(shell("for i in {1..50}; do echo tick $i; sleep 1; done"), fleet=fleet)
         await job.log.says("tick 3")
         await proxy.set_fault(Fault(mode="blackhole"))
-        await job.log.says("worker us-east4 cannot be reached since", "only Kueue places it again")
+        await job.log.says("Worker us-east4 cannot be reached since", "only Kueue places it again")
         await asyncio.sleep(10)  # some more of the log is written meanwhile
         await proxy.set_fault(Fault())
         await job.log.says("It can be reached again")

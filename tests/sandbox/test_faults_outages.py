@@ -36,7 +36,7 @@ async def test_a_frozen_worker_is_told_by_the_job_that_runs_there_and_by_those_t
     site.only(EU)
     with site.hurt("pause", f"{US}-apiserver"):
         waiting = await site.start(shell("echo it runs"))
-        await running.log.says("worker us-east4 cannot be reached since")
+        await running.log.says("Worker us-east4 cannot be reached since")
         await waiting.log.says("the manager asks no region", US, "cannot be reached")
     await running.log.says("It can be reached again")
     for job in (running, waiting):
@@ -55,7 +55,7 @@ async def test_of_two_copies_after_a_lost_worker_the_one_that_finished_counts(si
     await job.log.says("tick 3")
     site.only(EU)
     with site.hurt("stop", f"{US}-apiserver"):
-        await job.log.says("worker us-east4 cannot be reached since")
+        await job.log.says("Worker us-east4 cannot be reached since")
         await job.log.says("Evicted from us-east4")
     outcome = await job.outcome(280)
     assert outcome.error is None
@@ -71,7 +71,7 @@ async def test_workers_whose_kueue_is_down_are_named_while_the_job_has_quota(sit
         site.sandbox.pause(f"{region}-kueue")
     try:
         job = await site.start(shell("echo it runs"))
-        await job.log.says("it has quota, but no region has answered".capitalize())
+        await job.log.says("It has quota, but no region has answered")
     finally:
         for region in REGIONS:
             site.sandbox.resume(f"{region}-kueue")
@@ -105,7 +105,7 @@ async def test_a_manager_that_freezes_does_not_stop_the_log(site: Site) -> None:
     job = await site.start(ticks(40))
     await job.log.says("tick 3")
     with site.hurt("pause", "manager-apiserver"):
-        await job.log.says("the manager cannot be reached since".capitalize())
+        await job.log.says("The manager cannot be reached since")
     await job.log.says("It can be reached again")
     outcome = await job.outcome(200)
     assert outcome.error is None

@@ -512,6 +512,19 @@ def test_a_copy_that_an_earlier_round_left_is_not_asked() -> None:
     assert story.look(1).asked == ()
 
 
+def test_a_dead_copy_that_is_never_cleared_away_is_healable_although_no_region_is_asked() -> None:
+    story = Story().placed(US)
+    story.look()
+    story.worker(US, "Evicted", reason="DeactivatedDueToEvictedOnManagerCluster")
+    assert story.workload is not None
+    story.workload["status"].pop("clusterName")
+    story.manager("Admitted", "False")
+    story.manager("QuotaReserved")
+    seen = story.look(5)
+    assert (seen.phase, seen.dead) == (Phase.PLACING, ())
+    assert [(d.cluster, d.healable) for d in story.look(16).dead] == [(US, True)]
+
+
 def test_a_region_is_silent_only_since_it_is_asked() -> None:
     story = Story().reserved()
     story.look(0)
