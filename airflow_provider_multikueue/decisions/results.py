@@ -4,6 +4,10 @@ A termination message needs no sidecar, no exec and no further right: it is part
 anyway. Kubernetes keeps 4096 bytes of it. In the container it is the file ``/dev/termination-log``, or what
 ``terminationMessagePath`` says.
 
+What is larger goes to object storage, written by the job itself to wherever its manifest told it, and the message is
+``{"result_uri": "gs://..."}``, with what else it likes to say: the report carries the address, and no part of Airflow
+carries the data. So the job needs no library of ours, and Airflow no right to the data.
+
 The leader is the succeeded pod with the lowest index of the role that leads the kind (an indexed Job's index 0, the
 master or launcher of a training job); among pods that are all alike it is the first one that wrote a message.
 """
@@ -72,11 +76,23 @@ def _value(pod: Pod, message: str) -> Any:
     if not message.strip():
         raise ResultError(f"The job has no result: pod {name} wrote no termination message. {HOW}")
     try:
-        return json.loads(message, parse_constant=_refuse)
+        value = json.loads(message, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         cut = len(message.encode("utf-8", "replace")) >= MESSAGE_BYTES
         what = f"was cut at {MESSAGE_BYTES} bytes" if cut else f"is not JSON ({error})"
         raise ResultError(f"The result that pod {name} wrote {what}: {message[:SHOWN]!r}. {HOW}") from error
+    if isinstance(value, dict) and "result_uri" in value:
+        _check_uri(name, value["result_uri"])
+    return value
+
+
+def _check_uri(pod: str, uri: Any) -> None:
+    scheme, separator, rest = uri.partition("://") if isinstance(uri, str) else ("", "", "")
+    if not (scheme and separator and rest):
+        raise ResultError(
+            f"The result that pod {pod} wrote has the result_uri {str(uri)[:SHOWN]!r}, which is no address. Write one "
+            "such as gs://BUCKET/PATH, after the object is complete."
+        )
 
 
 def _refuse(constant: str) -> Any:

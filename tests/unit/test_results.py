@@ -93,3 +93,14 @@ def test_pods_that_were_never_seen_are_said() -> None:
 def test_any_text_gives_a_value_or_a_result_error(message: str) -> None:
     with contextlib.suppress(ResultError):
         read_result([pod("a", message)], JOB)
+
+
+def test_a_result_in_object_storage_is_its_address() -> None:
+    message = '{"result_uri": "gs://bucket/model.pt", "loss": 0.1}'
+    assert read_result([pod("a", message)], JOB) == {"result_uri": "gs://bucket/model.pt", "loss": 0.1}
+
+
+@pytest.mark.parametrize("uri", ["null", '""', '"model.pt"', '"://x"', "7"])
+def test_an_address_that_is_none_is_an_error(uri: str) -> None:
+    with pytest.raises(ResultError, match="pod a wrote has the result_uri"):
+        read_result([pod("a", f'{{"result_uri": {uri}}}')], JOB)
