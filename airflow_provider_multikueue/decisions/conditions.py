@@ -10,6 +10,8 @@ from typing import Any, Final
 from airflow_provider_multikueue.decisions.kinds import get_at
 
 __all__ = [
+    "COPY_GONE",
+    "WORKER_LOST",
     "condition",
     "eviction_cause",
     "is_false",
@@ -77,8 +79,13 @@ def refusal_of(node: Any) -> str:
 
 
 def eviction_cause(node: Any) -> str:
-    """Return why an object was evicted, for people: the check's own words, where Kueue's sentence quotes them."""
+    """Return why an object was evicted, for people: the check's own words, where Kueue's sentence quotes them.
+
+    Empty where Kueue gives no cause, as before 0.18.
+    """
     text = told(node, "Evicted")
+    if text.startswith("At least one admission check is false"):
+        return ""
     for theirs, ours in _PLAINLY.items():
         if theirs in text:
             return ours
@@ -87,10 +94,10 @@ def eviction_cause(node: Any) -> str:
     return quoted[1].removeprefix("Retrying after failure: ") if quoted else text
 
 
-_PLAINLY: Final = {
-    "remote no longer exists": "the job's copy on the worker is gone",
-    "remote lost": "the worker was lost: the manager has not reached it for longer than it waits",
-}
+COPY_GONE: Final = "the job's copy on the worker is gone"
+WORKER_LOST: Final = "the worker was lost: the manager has not reached it for longer than it waits"
+
+_PLAINLY: Final = {"remote no longer exists": COPY_GONE, "remote lost": WORKER_LOST}
 """What Kueue calls the things that can happen to a worker's copy, and what a reader would."""
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_multikueue.decisions.conditions import (
+    COPY_GONE,
+    WORKER_LOST,
     condition,
     eviction_cause,
     is_true,
@@ -47,8 +49,8 @@ def remember(memory: Memory, view: View) -> Memory:
     if cluster := _chosen(view):
         memory = replace(memory, cluster=cluster)
     if is_true(view.workload, "Evicted") and memory.cluster:
-        reason = memory.of(memory.cluster).cause or eviction_cause(view.workload)
-        memory = replace(memory, left=memory.cluster, left_reason=reason)
+        at = _epoch(view.workload, "Evicted")
+        memory = replace(memory, left=memory.cluster, left_reason=_why_left(memory, view, at), left_at=at)
     if is_true(view.workload, "Admitted"):
         memory = replace(memory, admitted=_epoch(view.workload, "Admitted"))
     return replace(memory, used_up=memory.used_up or _used_up(memory, view))
@@ -68,13 +70,40 @@ def _remember_copy(memory: CopyMemory, view: View, worker: WorkerView) -> CopyMe
     request = newest_request(worker)
     if is_true(request, "Provisioned"):
         memory = replace(memory, provisioned=_epoch(request, "Provisioned"))
-    if _evicts(view, worker):
-        memory = replace(memory, cause=_cause(worker))
-    return memory
+    return _remember_cause(memory, view, worker)
 
 
 def _chosen(view: View) -> str:
     return text_at(view.workload, "status", "clusterName")
+
+
+def _remember_cause(memory: CopyMemory, view: View, worker: WorkerView) -> CopyMemory:
+    """Keep why the job's worker let it go: its words may be gone before the eviction is seen. Forget at a new stay."""
+    request, admitted = newest_request(worker), transition(worker.workload, "Admitted")
+    failed = is_true(request, "Failed") and worker.cluster == _chosen(view)
+    if failed or _evicts(view, worker):
+        cause = told(request, "Failed") if failed else _cause(worker)
+        if not cause or cause == memory.cause:
+            return memory
+        return replace(memory, cause=cause, cause_since=view.now)
+    stays = is_true(worker.workload, "Admitted") and not is_true(worker.workload, "Evicted")
+    if stays and admitted is not None and admitted.timestamp() > (memory.cause_since or 0.0):
+        return replace(memory, cause="", cause_since=None)
+    return memory
+
+
+def _why_left(memory: Memory, view: View, at: float | None) -> str:
+    """Return why the job was evicted, in the worker's words or the manager's, else by what the worker shows of it."""
+    if known := memory.of(memory.cluster).cause or eviction_cause(view.workload):
+        return known
+    if memory.left == memory.cluster and memory.left_at == at and memory.left_reason:
+        return memory.left_reason  # the manager clears the worker's copy away later, which is no cause
+    worker = view.workers.get(memory.cluster or "")
+    if worker is not None and worker.trouble:
+        return WORKER_LOST
+    if worker is not None and worker.readable and worker.workload is None:
+        return COPY_GONE
+    return "its admission check no longer holds"
 
 
 def _evicts(view: View, worker: WorkerView) -> bool:

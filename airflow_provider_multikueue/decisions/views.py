@@ -112,6 +112,7 @@ class CopyMemory:
     ended_uid: str = ""
     provisioned: float | None = None
     cause: str = ""  # why the copy that was admitted was evicted
+    cause_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,7 @@ class Memory:
     admitted: float | None = None  # when that choice was admitted
     left: str | None = None  # the choice before, from which the job was evicted
     left_reason: str = ""
+    left_at: float | None = None  # the time of that eviction
     used_up: str = ""  # how the run time asked of Dynamic Workload Scheduler was used up
     copies: Mapping[str, CopyMemory] = field(default_factory=dict)
 

@@ -140,7 +140,7 @@ def _evicted_reason(view: View) -> str | None:
     chosen = text_at(view.workload, "status", "clusterName")
     cause = view.memory.of(chosen or view.memory.cluster).cause
     if is_true(view.workload, "Evicted"):
-        return cause or eviction_cause(view.workload)
+        return (view.memory.left_reason if view.memory.left else "") or eviction_cause(view.workload)
     worker = view.workers.get(chosen)
     if worker is not None and is_true(worker.workload, "Evicted"):
         return cause or eviction_cause(worker.workload)

@@ -7,6 +7,7 @@ an instant job can be read for about a second in all. What can vanish is kept as
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -105,7 +106,30 @@ class Attention:
                 await self.changed.wait()
             if subscription.trouble and subscription.trouble.status in REFUSED:
                 raise FleetConfigurationError(f"The job can't be followed on the manager: {subscription.trouble.text}")
+        await self._until_seen(self._jobs)
         self.collect()
+
+    async def _until_seen(self, jobs: Subscription) -> None:
+        """Wait until the job is seen, or known to be gone: a watch that others began may not have come to it yet."""
+        while True:
+            self.changed.clear()
+            if jobs.trouble or str(self.part["uid"]) in jobs.objects or not await self.persist(self._exists):
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_SECONDS):
+                    await self.changed.wait()
+
+    async def _exists(self) -> bool:
+        from airflow_provider_multikueue.clusters.client import ApiError
+
+        try:
+            resource = await self.fleet.manager.resource(self.kind.group, self.kind.plural)
+            found = await self.fleet.manager.get(resource, self.name, self.namespace)
+        except ApiError as error:
+            if error.passing:
+                raise
+            return False
+        return str(found["metadata"]["uid"]) == str(self.part["uid"])
 
     @property
     def settled(self) -> bool:

@@ -220,6 +220,44 @@ def test_a_worker_that_the_job_has_left_is_not_said_to_be_in_reach_again() -> No
     ]
 
 
+MUTE = "At least one admission check is false"
+
+
+def test_where_kueue_gives_no_cause_a_copy_that_is_gone_is_one() -> None:
+    story = Story().placed(US)
+    story.look()
+    story.workers[US].workload = story.workers[US].job = None
+    story.look(15)
+    story.evicted(message=MUTE).look(5)
+    assert story.lines[-1].startswith("Evicted from us-east4 (multikueue-dws-worker-us): the job's copy on the worker")
+
+
+def test_where_kueue_gives_no_cause_the_request_s_own_words_are_kept() -> None:
+    story = Story().placed(US)
+    story.look()
+    story.request(US, "Failed", message="node pool lost").look(5)
+    story.workers[US].requests = []
+    story.worker(US, "Evicted", reason="AdmissionCheck", message=MUTE).look(1)
+    story.evicted(message=MUTE).look(1)
+    story.workers[US].workload = None
+    story.look(1)
+    story.requeued().nominated().granted(EU).chosen(EU).look(10)
+    assert [line for line in story.lines if "node pool lost" in line] == [
+        "Evicted from us-east4 (multikueue-dws-worker-us): node pool lost. It will start again from zero.",
+        "Moved from us-east4 (multikueue-dws-worker-us) to europe-west4 (multikueue-dws-worker-eu): node pool lost.",
+    ]
+
+
+def test_the_cause_of_an_earlier_eviction_is_not_that_of_the_next() -> None:
+    story = Story().placed(US)
+    story.look()
+    story.request(US, "CapacityRevoked", message="revoked").rejected(US, "revoked").look(5)
+    story.evicted().look(1)
+    story.requeued().nominated().granted(US).chosen(US).running(US).look(20)
+    story.evicted("Preempted", "Preempted to accommodate a workload").look(20)
+    assert story.lines[-1].startswith("Evicted from us-east4 (multikueue-dws-worker-us): Preempted")
+
+
 def test_a_deactivation_promises_no_new_start() -> None:
     story = Story().placed(US)
     story.look()
