@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 
+from airflow_provider_multikueue.hooks import MultiKueueHook
 from airflow_provider_multikueue.sandbox.api import Sandbox
+from airflow_provider_multikueue.sandbox.job_kinds import JOB_KINDS
+from tests.sandbox.kind_trials import Trial
 from tests.sandbox.overlap import Race
 from tests.sandbox.overlap import race as run_race
 from tests.shipped_accounts import as_asked_for
@@ -49,3 +53,27 @@ async def _race(
     logs = tmp_path_factory.getbasetemp() / f"faults-{kueue}"
     async with run_race(hurt_fleet, logs, request.session.items, request.module, kueue) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def kinds_fleet(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """A fleet with all kinds of jobs: the one that the session uses anyway if it has them, else one of its own."""
+    name = os.environ.get("MULTIKUEUE_TEST_SANDBOX")
+    if name and set(Sandbox.attach(name).spec.kinds) >= set(JOB_KINDS):
+        yield Sandbox.attach(name)
+        return
+    with Sandbox.start_local(regions=["us-east4", "europe-west4"], kinds=tuple(JOB_KINDS)) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def trial(kinds_fleet: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
+    """What runs one job of any kind in a namespace of the test's own; us-east4 is the first to grant."""
+    kinds_fleet.capacity("us-east4", after=0.3)
+    kinds_fleet.capacity("europe-west4", mode="starve")
+    namespace = kinds_fleet.make_namespace()
+    connection = kinds_fleet.connection()
+    connection["extra"]["namespace"] = namespace
+    monkeypatch.setenv("AIRFLOW_CONN_OF_KINDS", json.dumps(connection))
+    yield Trial(MultiKueueHook("of_kinds"), kinds_fleet, namespace)
+    kinds_fleet.delete_namespace(namespace)
