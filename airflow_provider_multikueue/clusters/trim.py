@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_multikueue.decisions.names import JOB_LABEL
+from airflow_provider_multikueue.decisions.names import (
+    DEPLOYMENT_LABEL,
+    IDENTITY,
+    IDENTITY_LABEL,
+    JOB_LABEL,
+    LIFETIME,
+    MANIFEST,
+    OWNER,
+)
 
 __all__ = [
     "job_keys",
@@ -27,6 +35,15 @@ Object = dict[str, Any]
 BATCH_JOB_LABEL = "batch.kubernetes.io/job-name"
 JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+UNREAD = frozenset(
+    {
+        LAST_APPLIED,
+        *(IDENTITY, OWNER, MANIFEST, LIFETIME),
+        *(JOB_LABEL, DEPLOYMENT_LABEL, IDENTITY_LABEL),
+        *("dag_id", "task_id", "run_id", "try_number", "map_index"),
+    }
+)
+"""Labels and annotations that nobody who waits reads: whoever acts on them asks the server for the object."""
 METADATA = (
     "name",
     "namespace",
@@ -76,9 +93,9 @@ def _picked(value: object, names: tuple[str, ...]) -> dict[str, Any]:
 def _outline(obj: Object, spec: dict[str, Any], status: dict[str, Any]) -> Object:
     """Return an object with the metadata that somebody reads."""
     meta = _picked(obj.get("metadata"), METADATA)
-    annotations = meta.get("annotations")
-    if isinstance(annotations, dict) and LAST_APPLIED in annotations:
-        meta["annotations"] = {key: value for key, value in annotations.items() if key != LAST_APPLIED}
+    for part in ("labels", "annotations"):
+        if isinstance(meta.get(part), dict):
+            meta[part] = {key: value for key, value in meta[part].items() if key not in UNREAD}
     return {
         "apiVersion": obj.get("apiVersion"),
         "kind": obj.get("kind"),
@@ -98,11 +115,12 @@ def trim_job(obj: Object) -> Object:
 
 
 def trim_workload(obj: Object) -> Object:
-    """Keep the queue, the pod sets' sizes and the whole status."""
+    """Keep the queue, the pod sets' sizes and the status without what the pods request."""
     spec = _picked(obj.get("spec"), WORKLOAD_SPEC)
     pod_sets = _items(_mapping(obj.get("spec")).get("podSets"))
     spec["podSets"] = [_picked(pod_set, ("name", "count", "minCount")) for pod_set in pod_sets]
-    return _outline(obj, spec, _mapping(obj.get("status")))
+    status = {key: value for key, value in _mapping(obj.get("status")).items() if key != "resourceRequests"}
+    return _outline(obj, spec, status)
 
 
 def trim_pod(obj: Object) -> Object:

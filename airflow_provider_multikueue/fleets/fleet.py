@@ -318,18 +318,19 @@ async def open_fleet(
     credentials cannot be loaded.
     """
     loop = asyncio.get_running_loop()
-    fleets = _shared.setdefault(loop, {})
-    shared = fleets.get(config.digest)
+    fleets, digest = _shared.setdefault(loop, {}), config.digest
+    shared = fleets.get(digest)
     if shared is None:
-        shared = fleets[config.digest] = _Shared(_spawn(_connect(config, look_up, mask), "open"))
-        shared.keeper = _spawn(_keep(shared, fleets, config.digest), "keep")
+        shared = fleets[digest] = _Shared(_spawn(_connect(config, look_up, mask), "open"))
+        shared.keeper = _spawn(_keep(shared, fleets, digest), "keep")
+    del config, look_up, mask  # thousands of users need no copy each while they wait
     shared.users += 1
     shared.changed.set()
     try:
         yield await asyncio.shield(shared.fleet)
     except Exception:
-        if shared.fleet.done() and shared.fleet.exception() and fleets.get(config.digest) is shared:
-            del fleets[config.digest]  # the next one tries anew
+        if shared.fleet.done() and shared.fleet.exception() and fleets.get(digest) is shared:
+            del fleets[digest]  # the next one tries anew
         raise
     finally:
         shared.users -= 1

@@ -70,20 +70,19 @@ class Spool:
     def __init__(self, *, memory: int = MEMORY_BYTES, disk: int = DISK_BYTES, quota: Quota | None = None) -> None:
         self._memory = memory
         self._quotas = (Quota(disk), quota or Quota(disk))
-        self._front: deque[Entry] = deque()
+        self._front: deque[Entry] | None = None  # an empty one takes as much memory as all else of a quiet task's sink
         self._front_bytes = 0
-        self._segments: deque[_Segment] = deque()
+        self._segments: list[_Segment] = []
 
     def __len__(self) -> int:
         """Return how much there is: 0 only when it is empty."""
-        return len(self._front) + len(self._segments)
+        return len(self._front or ()) + len(self._segments)
 
     def push(self, entry: Entry) -> bool:
         """Take the entry in; False when there is no room."""
         size = len(entry.text)
         if not self._segments and (not self._front or self._front_bytes + size <= self._memory):
-            self._front.append(entry)
-            self._front_bytes += size
+            self._keep(entry)
             return True
         data = marshal.dumps(tuple(entry))
         return self._write(len(data).to_bytes(_HEAD, "big") + data)
@@ -96,13 +95,23 @@ class Spool:
 
     def pop(self) -> Entry:
         """Return the oldest entry, which `peek` has shown, and let it go."""
+        if self._front is None:
+            raise IndexError("nothing is there")
         entry = self._front.popleft()
         self._front_bytes -= len(entry.text)
+        if not self._front:
+            self._front = None
         return entry
+
+    def _keep(self, entry: Entry) -> None:
+        if self._front is None:
+            self._front = deque()
+        self._front.append(entry)
+        self._front_bytes += len(entry.text)
 
     def close(self) -> None:
         """Drop everything; the files go with it."""
-        self._front.clear()
+        self._front = None
         self._front_bytes = 0
         while self._segments:
             self._drop()
@@ -123,14 +132,12 @@ class Spool:
     def _load(self) -> None:
         first = self._segments[0]
         while first.read < first.written and self._front_bytes < self._memory:
-            entry = first.take()
-            self._front.append(entry)
-            self._front_bytes += len(entry.text)
+            self._keep(first.take())
         if first.read == first.written:
-            self._drop(self._segments.popleft())
+            self._drop(self._segments.pop(0))
 
     def _drop(self, segment: _Segment | None = None) -> None:
-        segment = segment or self._segments.popleft()
+        segment = segment or self._segments.pop(0)
         segment.file.close()
         self._spend(-segment.written)
 
@@ -149,7 +156,7 @@ class Thinned:
     def _begin(self) -> None:
         self._errors: list[Entry] = []
         self._errors_bytes = 0
-        self._last: deque[Entry] = deque()
+        self._last: deque[Entry] | None = None
         self._last_bytes = 0
         self._skipped = 0
         self._marks: dict[str, Mark | None] = {}
@@ -167,6 +174,8 @@ class Thinned:
         """Take the entry; older ones that are no errors may give way."""
         if len(entry.text) > self._kept // 4:
             entry = self._shorten(entry)
+        if self._last is None:
+            self._last = deque()
         self._last.append(entry)
         self._last_bytes += len(entry.text)
         while self._last_bytes > self._kept:
@@ -180,7 +189,7 @@ class Thinned:
                 Entry(logging.WARNING, f"── {self._skipped:,} lines skipped: more than this log can carry{see} ──")
             )
             out += [Entry(logging.INFO, "", 0, "", source, mark) for source, mark in self._marks.items()]
-        out += [*self._errors, *self._last]
+        out += [*self._errors, *(self._last or ())]
         self._begin()
         return out
 
