@@ -49,7 +49,10 @@ def narrate(previous: Observation | None, current: Observation, *, region_of: Re
     del region_of  # the observation knows its regions; kept for callers that know more
     before = previous or Observation(phase=Phase.SUBMITTED)
     if current.ending is not None:
-        return [] if before.ending == current.ending else [*_moves(before, current), *_end(current)]
+        if before.ending == current.ending:
+            return []
+        failures = _failures(before, current) if current.ending.kind == "succeeded" else ()
+        return [*_moves(before, current), *failures, *_end(current)]
     return [
         *_moves(before, current),
         *_progress(before, current),
@@ -150,8 +153,14 @@ def _progress(before: Observation, current: Observation) -> Iterator[Line]:
             yield logging.WARNING, _unlisted(current.cluster)
     if current.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
         yield logging.INFO, f"Running in {current.where}{_pods(current)}."
+    if current.phase is Phase.RUNNING:
+        yield from _failures(before, current)
+
+
+def _failures(before: Observation, current: Observation) -> Iterator[Line]:
+    """Tell of pods that failed while the job goes on."""
     for failed in current.failures:
-        if current.phase is Phase.RUNNING and failed not in before.failures:
+        if failed not in before.failures:
             yield logging.WARNING, f"A pod failed in {current.where}, and the job goes on: {failed}."
 
 

@@ -57,9 +57,24 @@ def _statuses(pod: Pod) -> Iterator[Mapping[str, Any]]:
 
 
 def container_ends(pods: Iterable[Pod]) -> tuple[ContainerEnd, ...]:
-    """Return the containers that ended, the failed ones first, the earliest first among them."""
+    """Return the containers that ended, the failed ones first, the earliest first among them.
+
+    Those that were told to stop come after those that failed by themselves: one failure makes many stop with it.
+    """
     found = [end for pod in pods for end in _ends_of(pod)]
-    return tuple(sorted(found, key=lambda end: (not end.failed, end.finished, end.pod, end.container)))
+    stopped = {143, 137}
+    return tuple(
+        sorted(
+            found,
+            key=lambda end: (
+                not end.failed,
+                end.exit_code in stopped and end.reason != "OOMKilled",
+                end.finished,
+                end.pod,
+                end.container,
+            ),
+        )
+    )
 
 
 def _ends_of(pod: Pod) -> Iterator[ContainerEnd]:
@@ -80,11 +95,18 @@ def _ends_of(pod: Pod) -> Iterator[ContainerEnd]:
 
 
 def failed_pods(pods: Iterable[Pod]) -> tuple[str, ...]:
-    """Say how each pod failed, the earliest first; none when there is no other pod with which the job goes on."""
+    """Say how each pod failed, the earliest first; without those after which no other is at work, or did better."""
     known = list(pods)
-    if all(text_at(pod, "status", "phase") not in ("Pending", "Running") for pod in known):
-        return ()
-    failed = [pod for pod in known if text_at(pod, "status", "phase") == "Failed"]
+    at_work = any(text_at(pod, "status", "phase") in ("Pending", "Running") for pod in known)
+    succeeded = [
+        text_at(p, "metadata", "creationTimestamp") for p in known if text_at(p, "status", "phase") == "Succeeded"
+    ]
+    failed = [
+        pod
+        for pod in known
+        if text_at(pod, "status", "phase") == "Failed"
+        and (at_work or max(succeeded, default="") > text_at(pod, "metadata", "creationTimestamp"))
+    ]
     failed.sort(key=lambda pod: (text_at(pod, "metadata", "creationTimestamp"), text_at(pod, "metadata", "name")))
     return tuple(f"{text_at(pod, 'metadata', 'name')} ({_how_it_failed(pod)})" for pod in failed)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from airflow_provider_multikueue.decisions.conditions import (
     condition,
+    eviction_cause,
     is_true,
     items_at,
     parse_time,
@@ -138,6 +139,8 @@ def _rejected(view: View, _seen: Observation) -> Ending | None:
     for check in items_at(view.workload, "status", "admissionChecks"):
         if text_at(check, "state") == "Rejected":
             return Ending(kind="rejected", reason="Rejected", message=_check_text(check))
+    if _evicted_reason(view) == "DeactivatedDueToAdmissionCheck":  # the check's own state is taken back soon after
+        return Ending(kind="rejected", reason="Rejected", message=eviction_cause(view.workload))
     return None
 
 

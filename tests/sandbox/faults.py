@@ -197,7 +197,11 @@ class Followed:
         """Let so much time have passed for the reader, and let it notice by a change of the job."""
         self.clock.ahead += seconds
         body = {"metadata": {"annotations": {"example.com/noticed": secrets.token_hex(4)}}}
-        await self.site.fleet.manager.patch(JOBS, self.name, body, self.site.namespace)
+        try:
+            await self.site.fleet.manager.patch(JOBS, self.name, body, self.site.namespace)
+        except ApiError as error:
+            if error.status != 404:  # it had noticed by itself, and has ended the job
+                raise
 
 
 @dataclass(slots=True)

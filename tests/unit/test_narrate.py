@@ -200,6 +200,18 @@ def test_a_pod_that_failed_is_told_when_the_job_goes_on_without_it() -> None:
     assert story.lines[told:] == ["A pod failed in us-east4, and the job goes on: p-1 (exit code 1)."]
 
 
+def test_a_pod_that_failed_is_told_at_the_latest_with_the_job_s_success() -> None:
+    story = Story().placed(US)
+    first = story.pod("p-1", state={"terminated": {"exitCode": 1, "startedAt": stamp(0)}}, phase="Failed")
+    story.workers[US].pods = [first]
+    story.look()
+    story.now = 10
+    done = story.pod("p-2", state={"terminated": {"exitCode": 0, "startedAt": stamp(10)}}, phase="Succeeded")
+    story.workers[US].pods = [first, done]
+    story.job_condition("Complete", "CompletionsReached").finished().look()
+    assert story.lines[-2] == "A pod failed in us-east4, and the job goes on: p-1 (exit code 1)."
+
+
 def test_a_job_that_was_gone_before_it_was_first_seen_is_nobody_s_deletion() -> None:
     story = Story()
     story.job = None

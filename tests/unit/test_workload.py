@@ -504,6 +504,16 @@ def test_a_region_that_was_chosen_while_someone_else_s_job_has_the_name_leaves_n
     assert (ending.kind, "same name" in ending.message) == ("rejected", True)
 
 
+def test_a_rejection_by_a_check_is_one_also_when_its_state_is_taken_back() -> None:
+    story = Story().reserved()
+    assert story.workload is not None
+    story.workload["spec"]["active"] = False
+    text = 'The workload is deactivated due to AdmissionCheck in Rejected state: "sample-dws-multikueue" (not managed)'
+    ending = story.evicted("DeactivatedDueToAdmissionCheck", text).look().ending
+    assert ending is not None
+    assert (ending.kind, ending.message) == ("rejected", "not managed")
+
+
 def test_a_copy_that_an_earlier_round_left_is_not_asked() -> None:
     story = Story().placed(US)
     story.look()
