@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -32,9 +33,10 @@ QUICK_SIZES = (100, 500)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what was asked for, and print and write the results."""
     asked = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was taken from a fleet is given back
     machine = describe()
     results: dict[str, Results] = {}
-    with _fleet(asked.fleet) as sandbox:
+    with fleet(asked.fleet) as sandbox:
         context = Context(
             sandbox=sandbox,
             folder=asked.out.absolute(),
@@ -65,7 +67,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 @contextlib.contextmanager
-def _fleet(name: str | None) -> Iterator[Sandbox]:
+def fleet(name: str | None) -> Iterator[Sandbox]:
+    """Give the running sandbox of that name, or one of our own."""
     if name is not None:
         yield Sandbox.attach(name)
         return

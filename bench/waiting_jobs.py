@@ -21,7 +21,7 @@ from airflow_provider_multikueue.decisions.jobs import build_job
 from airflow_provider_multikueue.decisions.names import Identity, Lifetime, Owner
 from bench.context import Context
 
-__all__ = ["NAMESPACE", "End", "Job", "end_jobs", "make_jobs", "remove_jobs", "without_kueue"]
+__all__ = ["NAMESPACE", "End", "Job", "end_job", "end_jobs", "make_job", "make_jobs", "remove_jobs", "without_kueue"]
 
 T = TypeVar("T")
 
@@ -93,18 +93,23 @@ async def make_jobs(manager: Cluster, names: Sequence[str]) -> list[Job]:
     namespaces, _ = await manager.list(NAMESPACES)
     if NAMESPACE not in {item["metadata"]["name"] for item in namespaces}:
         await manager.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    return await _in_lanes(names, lambda name: _make(manager, name))
+    return await _in_lanes(names, lambda name: make_job(manager, name))
 
 
 async def end_jobs(manager: Cluster, jobs: Iterable[Job], *, lanes: int = LANES) -> dict[str, End]:
     """Let the jobs end, as fast as it goes; return when each did."""
 
     async def end(job: Job) -> tuple[str, End]:
-        sent = time.time()
-        await manager.patch(JOBS, job.name, {"status": _complete()}, NAMESPACE, subresource="status")
-        return job.name, End(sent, time.time())
+        return job.name, await end_job(manager, job)
 
     return dict(await _in_lanes(list(jobs), end, lanes=lanes))
+
+
+async def end_job(manager: Cluster, job: Job) -> End:
+    """Let one job end."""
+    sent = time.time()
+    await manager.patch(JOBS, job.name, {"status": _complete()}, NAMESPACE, subresource="status")
+    return End(sent, time.time())
 
 
 async def remove_jobs(manager: Cluster) -> None:
@@ -122,7 +127,8 @@ def _removal(manager: Cluster, res: Resource) -> Callable[[str], Awaitable[None]
     return remove
 
 
-async def _make(manager: Cluster, name: str) -> Job:
+async def make_job(manager: Cluster, name: str) -> Job:
+    """Create one waiting Job and its Workload; the namespace is there."""
     created = await manager.create(JOBS, _job(name), NAMESPACE)
     uid = str(created["metadata"]["uid"])
     await manager.create(WORKLOADS, _workload(name, uid), NAMESPACE)

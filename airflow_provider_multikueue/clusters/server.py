@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from airflow_provider_multikueue.clusters.api_error import ApiError
 from airflow_provider_multikueue.clusters.credentials import InCluster, InlineKubeconfig, KubeconfigFile, Source
-from airflow_provider_multikueue.clusters.resources import ACCESS_REVIEWS, Call, Resource
+from airflow_provider_multikueue.clusters.resources import ACCESS_REVIEWS, JOBS, Call, Resource
 from airflow_provider_multikueue.clusters.resources import call as about
 from airflow_provider_multikueue.clusters.sending import Sender
 from airflow_provider_multikueue.clusters.transport import PROBE, Mask, SourceAnew, Transport
@@ -36,7 +36,7 @@ class Server:
         self.name = name
         self._transport = Transport(name, source, mask=mask, source_anew=source_anew)
         self._sender = Sender(self._transport)
-        self._discovered: dict[tuple[str, str], Resource] = {}
+        self._discovered: dict[tuple[str, str], Resource] = {(JOBS.group, JOBS.plural): JOBS}  # has been v1 for ever
         self._discovery = asyncio.Lock()
         self._probing = asyncio.Lock()
         self._silence: ApiError | None = None
@@ -167,9 +167,14 @@ class Server:
         for version in versions:
             path = f"{call.path}/{quote(version, safe='')}"
             found = await self._sender.repeat(Call("get", call.resource, path), "GET")
-            for entry in _entries(found, "resources"):
-                if entry.get("name") == plural:
-                    return Resource(group, version, plural, bool(entry.get("namespaced")))
+            served = {
+                str(entry.get("name")): Resource(group, version, str(entry.get("name")), bool(entry.get("namespaced")))
+                for entry in _entries(found, "resources")
+            }
+            # Whoever asks for one of Kueue's kinds soon asks for the next.
+            self._discovered = {(group, name): resource for name, resource in served.items()} | self._discovered
+            if plural in served:
+                return served[plural]
         raise self._sender.refused(404, {"message": f"the server does not serve {plural}.{group}"}, call, {})
 
     async def access(

@@ -326,6 +326,16 @@ async def test_the_served_version_of_a_resource_is_found_once(server, cluster):
     assert len(server.seen) == 2
 
 
+async def test_all_kinds_of_a_group_are_found_at_once_and_jobs_without_asking(server, cluster):
+    kinds = ["localqueues", "clusterqueues", "admissionchecks", "multikueueconfigs"]
+    server.on("GET", "/apis/kueue.x-k8s.io", {"versions": [{"version": "v1beta2"}]})
+    server.on("GET", "/apis/kueue.x-k8s.io/v1beta2", {"resources": [{"name": kind} for kind in kinds]})
+    for kind in kinds:
+        assert (await cluster.resource("kueue.x-k8s.io", kind)).version == "v1beta2"
+    assert await cluster.resource("batch", "jobs") == Resource("batch", "v1", "jobs")
+    assert len(server.seen) == 2
+
+
 async def test_an_older_version_is_taken_when_the_preferred_one_lacks_the_resource(server, cluster):
     server.on(
         "GET",
