@@ -3,7 +3,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 
-.PHONY: help setup setup-2.11 format check test test-unit test-fleet demo demo-ui bench constraints build
+.PHONY: help setup setup-2.11 format check test test-unit test-fleet demo demo-ui bench soak constraints build
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -35,8 +35,11 @@ demo: setup ## a DAG on a real fleet and a real Airflow, followed here from star
 demo-ui: setup ## the same, left running, with its address and password
 	@$(PYTHON) scripts/demo.py --ui
 
-bench: setup ## measure the cost of importing, and of waiting where a benchmark exists
-	@scripts/bench.sh
+bench: setup ## what waiting and submitting cost, beside Airflow's own Kubernetes trigger: 20 minutes (QUICK=1: 5)
+	@$(PYTHON) -m bench $(if $(QUICK),--quick)
+
+soak: setup ## an hour with 2,000 waiting tasks and an API server that comes and goes
+	@$(PYTHON) -m bench.soak
 
 constraints: setup ## choose the newest versions of all packages anew
 	@scripts/constraints.sh

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_provider_multikueue.decisions import endings, narrate, report
 from airflow_provider_multikueue.decisions.jobs import QUEUE_LABEL, held_for, release
 from airflow_provider_multikueue.decisions.kinds import find_kind
-from airflow_provider_multikueue.decisions.names import CURSORS, DISPATCHES
+from airflow_provider_multikueue.decisions.names import CURSORS, DISPATCHES, JOINED
 from airflow_provider_multikueue.decisions.orders import Orders, Verdict, next_deadline, verdict
 from airflow_provider_multikueue.decisions.outcome import Outcome
 from airflow_provider_multikueue.decisions.pods import pods_of_stay
@@ -136,6 +136,7 @@ class Following:
         """Put the job into its queue, now that nothing it does can be missed."""
         patch = release(self._attention.job, now=datetime.fromtimestamp(self.clock(), UTC))
         if patch is None or not self.orders.may_delete:
+            self._resumed = self.orders.may_delete and self._attention.annotation(JOINED) is not None
             self.orders = self.orders.after_holding(held_for(self._attention.job))
             return
         attention = self._attention
@@ -189,6 +190,9 @@ class Following:
 
     def _tell(self, seen: Observation) -> None:
         lines = narrate.narrate(self._seen, seen, region_of=self.fleet.region)
+        if self._seen is None and self._resumed and seen.ending is None:
+            # An earlier reader told it; thousands of tasks that go on at once would fill the log's narrow pipe.
+            lines, self._told_at = [line for line in lines if line[0] > logging.INFO], self.clock()
         if not lines and seen.ending is None and self.clock() >= narrate.next_heartbeat(seen, self._told_at):
             lines = [(logging.INFO, narrate.describe_waiting(seen, now=self.clock()))]
         if lines:

@@ -1,0 +1,87 @@
+"""Many tasks that wait on one event loop, all begun at once, as after a triggerer's restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from airflow_provider_multikueue.decisions.connection import FleetConfig
+from airflow_provider_multikueue.decisions.names import JOINED
+from airflow_provider_multikueue.decisions.orders import Orders
+from airflow_provider_multikueue.fleets.fleet import Fleet, open_fleet
+from airflow_provider_multikueue.fleets.follow import Following
+from tests.unit.apiserver import ApiServer, Feed, kubeconfig, listed, obj, until
+
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads"
+NAMES = [f"train-{number}" for number in range(400)]
+
+
+class Records(list[str]):
+    """What the tasks log."""
+
+    def record(self, level: int, text: str) -> None:
+        self.append(text)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer().running() as running:
+        running.on("GET", "/apis/kueue.x-k8s.io", {"versions": [{"version": "v1beta2"}]})
+        running.on("GET", "/apis/kueue.x-k8s.io/v1beta2", {"resources": [{"name": "workloads", "namespaced": True}]})
+        running.on("GET", WORKLOADS, listed())
+        running.on_watch(JOBS, Feed())
+        running.on_watch(WORKLOADS, Feed())
+        yield running
+
+
+@pytest.fixture
+async def fleet(server: ApiServer, tmp_path: Path) -> AsyncIterator[Fleet]:
+    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig(server.url, token="some-token")))
+    config = FleetConfig.from_extra({"manager_kube_config_path": str(tmp_path / "config")}, conn_id="fleet")
+    async with open_fleet(config) as opened:
+        yield opened
+
+
+async def begin(fleet: Fleet, records: Records) -> None:
+    """Follow all jobs until each was looked at once."""
+    parts: list[dict[str, Any]] = [
+        {"api_version": "batch/v1", "kind": "Job", "namespace": "default", "name": name, "uid": f"uid-{name}"}
+        for name in NAMES
+    ]
+    all_ = [Following(fleet, part, Orders(), records) for part in parts]
+    running = [asyncio.create_task(following.run()) for following in all_]
+    await until(lambda: all(following._seen is not None for following in all_))
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    for following in all_:
+        await following.close()
+
+
+async def test_hundreds_that_begin_at_once_list_once(server: ApiServer, fleet: Fleet) -> None:
+    server.on("GET", JOBS, listed(*(obj(name) for name in NAMES)))
+    await begin(fleet, Records())
+    lists = [seen for seen in server.seen if seen.path in (JOBS, WORKLOADS) and "watch" not in seen.query]
+    assert sorted(seen.path for seen in lists) == [JOBS, WORKLOADS]
+    assert not [seen for seen in server.seen if seen.path.startswith(f"{JOBS}/")]
+
+
+async def test_who_goes_on_after_a_restart_logs_nothing(server: ApiServer, fleet: Fleet) -> None:
+    joined = {"annotations": {JOINED: "2026-01-01T00:00:00+00:00"}}
+    server.on("GET", JOBS, listed(*(obj(name, metadata=joined) for name in NAMES)))
+    records = Records()
+    await begin(fleet, records)
+    assert records == []
+
+
+async def test_who_begins_says_what_is_waited_for(server: ApiServer, fleet: Fleet) -> None:
+    server.on("GET", JOBS, listed(*(obj(name) for name in NAMES)))
+    records = Records()
+    await begin(fleet, records)
+    assert len(records) == len(NAMES)
