@@ -81,6 +81,7 @@ class Following:
     _memory: Memory = field(default_factory=Memory, init=False)
     _seen: Observation | None = field(default=None, init=False)
     _seen_at: float = field(default=0.0, init=False)
+    _resumed: bool = field(default=False, init=False)
     _saved_at: float = field(default=0.0, init=False)
     _dispatches: report.Dispatches = field(default_factory=report.Dispatches, init=False)
     _told_at: float = field(default=0.0, init=False)
