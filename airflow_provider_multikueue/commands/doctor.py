@@ -35,11 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Examine the fleet, print what was found, and return the exit code."""
+    from airflow_provider_multikueue.commands.host import host_limits
     from airflow_provider_multikueue.exceptions import MultiKueueError
     from airflow_provider_multikueue.fleets.doctor import examine
 
     async def work() -> dict[str, Any]:
-        return await examine(await _config(arguments), namespace=arguments.namespace)
+        found = await examine(await _config(arguments), namespace=arguments.namespace)
+        return {**found, "limits": host_limits()}
 
     try:
         found = asyncio.run(work())
@@ -86,6 +88,8 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
         reach = ", ".join(queue["clusters"] or []) or "no cluster that can be seen"
         regions = f" ({', '.join(queue['regions'])})" if queue["regions"] else ""
         yield f"queue {queue['name']} -> {queue['cluster_queue'] or '?'} -> {reach}{regions}"
+    for finding in found.get("limits", {}).get("findings", ()):
+        yield f"{SIGNS[finding['level']]} {finding['text']}"
     yield "healthy" if found["healthy"] else "NOT healthy: see the lines with ✗"
 
 
