@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["host_limits", "judge_limits"]
 
 FILES_WANTED = 4096
-"""Waiting takes about twenty connections, whatever the number of tasks; each pod whose output is shown takes one more."""
+"""Waiting takes some twenty connections for however many tasks; each pod whose output is shown takes one more."""
 
 
 def host_limits() -> dict[str, Any]:
