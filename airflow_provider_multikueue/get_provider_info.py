@@ -23,7 +23,7 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["software"],
             }
         ],
-        "operators": [_modules("operators")],
+        "operators": [_modules("operators", "setup_operators")],
         "sensors": [_modules("sensors")],
         "hooks": [_modules("hooks")],
         "triggers": [_modules("triggers")],
@@ -34,8 +34,8 @@ def get_provider_info() -> dict[str, Any]:
     }
 
 
-def _modules(name: str) -> dict[str, Any]:
-    return {"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.{name}"]}
+def _modules(*names: str) -> dict[str, Any]:
+    return {"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}
 
 
 def _connection_type() -> dict[str, Any]:

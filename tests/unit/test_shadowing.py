@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from airflow_provider_multikueue import operators, sensors
+from airflow_provider_multikueue import operators, sensors, setup_operators
 from airflow_provider_multikueue._compat import BaseOperator, BaseSensorOperator, BaseTrigger
 
 # What an operator overrides on purpose.
@@ -20,7 +20,7 @@ MEANT = {
     "ui_color",
     "ui_fgcolor",
 }
-OPERATORS = [getattr(module, name) for module in (operators, sensors) for name in module.__all__]
+OPERATORS = [getattr(module, name) for module in (operators, sensors, setup_operators) for name in module.__all__]
 OPERATORS = [cls for cls in OPERATORS if inspect.isclass(cls) and issubclass(cls, BaseOperator)]
 
 
@@ -44,7 +44,7 @@ def parameters_of(cls: type) -> set[str]:
 
 
 def test_there_are_operators():
-    assert len(OPERATORS) == 4
+    assert len(OPERATORS) == 11
 
 
 @pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.__name__)
