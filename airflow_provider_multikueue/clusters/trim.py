@@ -32,7 +32,12 @@ __all__ = [
 
 Object = dict[str, Any]
 
-BATCH_JOB_LABEL = "batch.kubernetes.io/job-name"
+CONTROLLER_LABELS = (
+    "batch.kubernetes.io/job-name",
+    "jobset.sigs.k8s.io/jobset-name",
+    "training.kubeflow.org/job-name",
+    "workload.codeflare.dev/appwrapper",
+)
 JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 UNREAD = frozenset(
@@ -167,9 +172,14 @@ def workload_keys(obj: Object) -> Iterator[str]:
 
 
 def pod_keys(obj: Object) -> Iterator[str]:
-    """Yield the name of the pod's job: ours by our own label, any other by that of the batch controller."""
-    if job := _label(obj, JOB_LABEL) or _label(obj, BATCH_JOB_LABEL):
+    """Yield the name of the pod's job: ours by our own label, any other by those of its controllers.
+
+    Not every controller makes all pods from templates that are the job's own, on which our label is.
+    """
+    if job := _label(obj, JOB_LABEL):
         yield job
+    else:
+        yield from {job for label in CONTROLLER_LABELS if (job := _label(obj, label))}
 
 
 def provisioning_keys(obj: Object) -> Iterator[str]:

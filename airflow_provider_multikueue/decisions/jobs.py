@@ -127,7 +127,7 @@ def build_job(
     job = copy.deepcopy(dict(manifest))
     kind = _checked_kind(job)
     metadata = _metadata(job)
-    notes: list[str] = []
+    notes = [kind.caution] if kind.caution else []
     queue = _queue(metadata, queue_name, default_queue_name)
     digest = manifest_hash(
         manifest,

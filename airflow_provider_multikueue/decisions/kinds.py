@@ -42,6 +42,7 @@ class Kind:
     whose value is the job's name, ``role_label`` the one that tells their roles apart, ``leader`` the role whose end
     decides. ``success`` and ``failure`` are types of conditions, or values at ``state`` for the kinds that have none.
     ``verdict`` is a path and the value there which means success, for a ``state`` that only says that the job is over.
+    ``caution`` is what to tell whoever submits one.
     """
 
     api_version: str
@@ -62,6 +63,7 @@ class Kind:
     suspend: Path | None = ("spec", "suspend")
     managed_by: Path | None = ("spec", "managedBy")
     ttl: Path | None = ("spec", "ttlSecondsAfterFinished")
+    caution: str = ""
     known: bool = True
 
     @property
@@ -93,7 +95,15 @@ class Outcome:
     at: str | None
 
 
-def _kubeflow(kind: str, plural: str, specs: str, leader: str, api_version: str = "kubeflow.org/v1") -> Kind:
+def _kubeflow(
+    kind: str,
+    plural: str,
+    specs: str,
+    leader: str,
+    api_version: str = "kubeflow.org/v1",
+    role_label: str = "training.kubeflow.org/replica-type",
+    caution: str = "",
+) -> Kind:
     """Return the row of a job of the training or MPI operator, which are alike."""
     return Kind(
         api_version=api_version,
@@ -102,7 +112,8 @@ def _kubeflow(kind: str, plural: str, specs: str, leader: str, api_version: str 
         name_limit=LABEL_LIMIT - len("-evaluator-999"),
         templates=(("spec", specs, "*", "template"),),
         pod_label="training.kubeflow.org/job-name",
-        role_label="training.kubeflow.org/replica-type",
+        role_label=role_label,
+        caution=caution,
         leader=leader,
         success=("Succeeded",),
         failure=("Failed",),
@@ -136,8 +147,16 @@ KINDS: tuple[Kind, ...] = (
     _kubeflow("TFJob", "tfjobs", "tfReplicaSpecs", "chief"),
     _kubeflow("PaddleJob", "paddlejobs", "paddleReplicaSpecs", "master"),
     _kubeflow("XGBoostJob", "xgboostjobs", "xgbReplicaSpecs", "master"),
-    _kubeflow("JAXJob", "jaxjobs", "jaxReplicaSpecs", "worker"),
-    _kubeflow("MPIJob", "mpijobs", "mpiReplicaSpecs", "launcher", "kubeflow.org/v2beta1"),
+    _kubeflow(
+        *("JAXJob", "jaxjobs", "jaxReplicaSpecs", "worker"),
+        caution="Kueue up to 0.19.1 refuses the copy of a JAXJob on a worker, so that it waits for ever while capacity "
+        "is held for it: use a JobSet instead, or set admission_timeout.",
+    ),
+    _kubeflow(
+        *("MPIJob", "mpijobs", "mpiReplicaSpecs", "launcher"),
+        api_version="kubeflow.org/v2beta1",
+        role_label="training.kubeflow.org/job-role",
+    ),
     Kind(
         api_version="trainer.kubeflow.org/v1alpha1",
         kind="TrainJob",
@@ -160,8 +179,9 @@ KINDS: tuple[Kind, ...] = (
             ("spec", "rayClusterSpec", "workerGroupSpecs", "*", "template"),
             ("spec", "submitterPodTemplate"),
         ),
+        pod_label="batch.kubernetes.io/job-name",  # of the submitter, whose template may be the operator's own
         role_label="ray.io/group",
-        leader="submitter",
+        leader="",  # the submitter is in no group
         success=("Complete",),
         failure=("Failed",),
         state=("status", "jobDeploymentStatus"),

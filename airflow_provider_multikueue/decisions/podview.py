@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Run", "ordinal", "role", "runs", "short_name"]
+__all__ = ["Run", "leads", "ordinal", "rank", "role", "runs", "short_name"]
 
 Object = Mapping[str, Any]
 
 _ROLES = (
     "jobset.sigs.k8s.io/replicatedjob-name",
     "training.kubeflow.org/replica-type",
+    "training.kubeflow.org/job-role",  # the MPI operator's; the training operator's tells its leader alone
     "ray.io/group",
     "ray.io/node-type",
 )
@@ -21,6 +22,9 @@ _ORDINALS = (
     "training.kubeflow.org/replica-index",
     "batch.kubernetes.io/job-completion-index",
 )
+_COORDINATOR = "jobset.sigs.k8s.io/coordinator"
+_LEADER = ("training.kubeflow.org/job-role", "master")
+_GLOBAL = "jobset.sigs.k8s.io/job-global-index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,26 @@ def ordinal(pod: Object) -> tuple[int, ...]:
     labels = _labels(pod)
     numbers = (str(labels.get(name, "")) for name in _ORDINALS)
     return tuple(int(number) for number in numbers if number.isdecimal())
+
+
+def leads(pod: Object, leader: str | None) -> bool:
+    """Whether the pod is the one that its controller says leads the job, or else has the role ``leader``.
+
+    A JobSet names its coordinator on each of its pods; Kubeflow's operators mark the leader, whatever its role.
+    """
+    labels = _labels(pod)
+    if coordinator := str(labels.get(_COORDINATOR) or ""):
+        own = (labels.get(name) for name in ("jobset.sigs.k8s.io/jobset-name", _ROLES[0]))
+        return coordinator.partition(".")[0] == "-".join([*map(str, own), *map(str, ordinal(pod))])
+    if labels.get(_LEADER[0]) == _LEADER[1]:
+        return True
+    return leader is not None and role(pod).lower() == leader.lower()
+
+
+def rank(pod: Object) -> int:
+    """Return the place of the pod's group in a JobSet's manifest, from 0; 0 for pods of other kinds."""
+    number = str(_labels(pod).get(_GLOBAL, ""))
+    return int(number) if number.isdecimal() else 0
 
 
 def short_name(pod: Object) -> str:

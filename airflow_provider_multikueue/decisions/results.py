@@ -8,8 +8,9 @@ What is larger goes to object storage, written by the job itself to wherever its
 ``{"result_uri": "gs://..."}``, with what else it likes to say: the report carries the address, and no part of Airflow
 carries the data. So the job needs no library of ours, and Airflow no right to the data.
 
-The leader is the succeeded pod with the lowest index of the role that leads the kind (an indexed Job's index 0, the
-master or launcher of a training job); among pods that are all alike it is the first one that wrote a message.
+The leader is the succeeded pod that its controller marks as such, else the one with the lowest index of the role that
+leads the kind (an indexed Job's index 0, the first pod of a JobSet's first replicated job, the master or launcher of a
+training job); among pods that are all alike it is the first one that wrote a message.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 from airflow_provider_multikueue.decisions.conditions import items_at, text_at
 from airflow_provider_multikueue.decisions.kinds import Kind, get_at
-from airflow_provider_multikueue.decisions.podview import ordinal, role
+from airflow_provider_multikueue.decisions.podview import leads, ordinal, rank, role
 from airflow_provider_multikueue.exceptions import ResultError
 
 __all__ = ["MESSAGE_BYTES", "read_result"]
@@ -41,7 +42,7 @@ def read_result(pods: Iterable[Pod], kind: Kind, *, every: bool = False) -> Any:
         ResultError: there is none, or it is no JSON; the text shows its first bytes.
     """
     succeeded = [pod for pod in pods if text_at(pod, "status", "phase") == "Succeeded"]
-    succeeded.sort(key=lambda pod: (role(pod).lower() != (kind.leader or "").lower(), ordinal(pod), _finished(pod)))
+    succeeded.sort(key=lambda pod: (not leads(pod, kind.leader), rank(pod), ordinal(pod), _finished(pod)))
     if not succeeded:
         raise ResultError(f"The job has no result: the end of its pods was not seen on the worker. {HOW}")
     if every:

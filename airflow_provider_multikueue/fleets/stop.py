@@ -42,7 +42,8 @@ async def delete_job(
     if not await delete_on_manager(fleet, job, resource_version=resource_version):
         return False
     namespace, name = str(job["namespace"]), str(job["name"])
-    left = await _until_gone(fleet, namespace, name, wait)
+    pod_label = find_kind(str(job["api_version"]), str(job["kind"])).pod_label
+    left = await _until_gone(fleet, namespace, name, wait, pod_label)
     if not left:
         sink.record(logging.INFO, f"Deleted {job['kind']} {namespace}/{name}; no pod of it is left on any worker")
     for cluster, what in left.items():
@@ -72,25 +73,28 @@ async def delete_on_manager(fleet: Fleet, job: Mapping[str, Any], *, resource_ve
     return True
 
 
-async def left_on_workers(fleet: Fleet, namespace: str, name: str) -> dict[str, str]:
-    """Return, by worker, what of the job is still there, in words; a worker that can't be asked is named too."""
+async def left_on_workers(fleet: Fleet, namespace: str, name: str, pod_label: str | None = None) -> dict[str, str]:
+    """Return, by worker, what of the job is still there, in words; a worker that can't be asked is named too.
+
+    ``pod_label`` is the label with the job's name that its own controller gives to pods, for those without ours.
+    """
     names = sorted(fleet.worker_names)
-    found = await asyncio.gather(*(_left_on(fleet, worker, namespace, name) for worker in names))
+    found = await asyncio.gather(*(_left_on(fleet, worker, namespace, name, pod_label) for worker in names))
     return {worker: what for worker, what in zip(names, found, strict=True) if what}
 
 
-async def _until_gone(fleet: Fleet, namespace: str, name: str, wait: float) -> dict[str, str]:
+async def _until_gone(fleet: Fleet, namespace: str, name: str, wait: float, pod_label: str | None) -> dict[str, str]:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait
     pause = 0.2
-    while (left := await left_on_workers(fleet, namespace, name)) and loop.time() < deadline:
+    while (left := await left_on_workers(fleet, namespace, name, pod_label)) and loop.time() < deadline:
         # A worker that does not answer will not do so sooner for being asked often.
         await asyncio.sleep(min(pause, max(deadline - loop.time(), 0.0)))
         pause = min(pause * 2, 2.0)
     return left
 
 
-async def _left_on(fleet: Fleet, worker: str, namespace: str, name: str) -> str | None:
+async def _left_on(fleet: Fleet, worker: str, namespace: str, name: str, pod_label: str | None) -> str | None:
     from airflow_provider_multikueue.clusters.client import PODS, ApiError
 
     try:
@@ -98,16 +102,16 @@ async def _left_on(fleet: Fleet, worker: str, namespace: str, name: str) -> str 
         if cluster is None:
             return "its pods can't be seen, as this worker is not in the connection"
         async with asyncio.timeout(5):
-            pods, _ = await cluster.list(PODS, namespace, labels=f"{JOB_LABEL}={name}")
+            labels = [JOB_LABEL] if pod_label is None else [JOB_LABEL, pod_label]
+            lists = await asyncio.gather(*(cluster.list(PODS, namespace, labels=f"{each}={name}") for each in labels))
     except TimeoutError:
         return "no answer within 5 s; Kueue removes what is left there when the worker is back"
     except ApiError as error:
         return f"unknown, Kueue removes what is left there when the worker is back: {error}"
     except MultiKueueError as error:
         return f"unknown: {error}"
-    if not pods:
-        return None
-    return f"{len(pods)} pods are still ending: {', '.join(sorted(p['metadata']['name'] for p in pods)[:5])}"
+    pods = sorted({str(pod["metadata"]["name"]) for found, _ in lists for pod in found})
+    return f"{len(pods)} pods are still ending: {', '.join(pods[:5])}" if pods else None
 
 
 @dataclass(slots=True)
