@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 PAGE = 100
 """Objects a page: decoding one must not hold up the event loop for more than a few milliseconds."""
+AT_A_TIME = 4
+"""Tasks that are told of a change before they get their turn: a thousand at once would stop the loop for a second."""
 LINGER = 5.0
 """Seconds that a watch without subscribers goes on, since the next one often comes at once."""
 GATHER = 0.05
@@ -81,6 +83,8 @@ class SharedWatch:
         self._following: asyncio.Task[None] | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._untold: list[str] = []
         self._cluster: Cluster | None = None
         self._version = ""
         self._stale = False
@@ -130,8 +134,8 @@ class SharedWatch:
             self._stop()
 
     def _stop(self) -> list[asyncio.Task[None]]:
-        tasks = [task for task in (self._following, self._fetching, self._looking) if task is not None]
-        self._following = self._fetching = self._looking = None
+        tasks = [task for task in (self._following, self._fetching, self._looking, self._telling) if task is not None]
+        self._following = self._fetching = self._looking = self._telling = None
         self.synced = False
         for task in tasks:
             task.cancel()
@@ -152,7 +156,15 @@ class SharedWatch:
                     log.exception("A subscriber of %s failed.", self.name)
 
     def _tell_all(self) -> None:
-        self._tell(tuple(self._subscriptions))
+        """Tell everybody, a few at a time."""
+        self._untold = list(self._subscriptions)
+        if self._telling is None or self._telling.done():
+            self._telling = self._spawn(self._tell_untold(), "tell all of")
+
+    async def _tell_untold(self) -> None:
+        while self._untold:
+            self._tell([self._untold.pop() for _ in range(min(AT_A_TIME, len(self._untold)))])
+            await asyncio.sleep(0)
 
     # -- list and watch
 
@@ -200,21 +212,29 @@ class SharedWatch:
             accepted=self._accepted,
         )
         async with contextlib.aclosing(events):
+            told = 0
             async for kind, obj in events:
-                self._event(kind, obj)
+                told += self._event(kind, obj)
+                if told >= AT_A_TIME:
+                    told = 0
+                    await asyncio.sleep(0)  # who was told acts, and the loop's timers are looked at, before the next
         if time.monotonic() - started < STABLE:
             raise ConnectionError("the server ended the watch at once")
 
-    def _event(self, kind: str, obj: Object) -> None:
+    def _event(self, kind: str, obj: Object) -> int:
+        """Take an event in; return for how many keys somebody was told."""
         now = time.monotonic()
         meta = obj["metadata"]
+        changed: set[str] = set()
         if kind in ("ADDED", "MODIFIED"):
-            self._tell(self._store.put(obj, now))
+            changed = self._store.put(obj, now)
         elif kind == "DELETED":
-            self._tell(self._store.remove(str(meta["uid"])))
+            changed = self._store.remove(str(meta["uid"]))
+        self._tell(changed)
         self._version = str(meta["resourceVersion"])
         self._store.sweep(now)
         self._well()
+        return len(changed)
 
     def _accepted(self) -> None:
         self._accepted_at = time.monotonic()
