@@ -59,8 +59,9 @@ class Ports:
     @classmethod
     def take(cls, free: list[int], controllers: Iterable[str]) -> Self:
         """Return the ports of a cluster, taken from ``free``."""
-        own = [free.pop() for _ in range(PORTS_OF_CLUSTER)]
-        return cls(*own, controllers={name: ControllerPorts(free.pop(), free.pop()) for name in controllers})
+        names = ("api", "webhook", "metrics", "health", "kubelet")
+        ports = {name: ControllerPorts(free.pop(), free.pop()) for name in controllers}
+        return cls(**{name: free.pop() for name in names}, controllers=ports)
 
 
 @dataclass(frozen=True, slots=True)

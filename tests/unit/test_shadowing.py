@@ -14,6 +14,7 @@ MEANT = {
     "on_kill",
     "operator_extra_links",
     "poke",
+    "render_template",
     "template_ext",
     "template_fields",
     "template_fields_renderers",
