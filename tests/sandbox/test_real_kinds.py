@@ -1,4 +1,4 @@
-"""JobSet and Kubeflow's jobs, run by their real controllers, followed as a task follows them."""
+"""JobSet, Kubeflow's jobs and single pods, run by their real controllers, followed as a task follows them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_provider_multikueue.decisions.jobs import TTL_FLOOR
 from airflow_provider_multikueue.decisions.kinds import MULTIKUEUE, find_kind, get_at, kind_of
 from airflow_provider_multikueue.decisions.names import name_budget
 from airflow_provider_multikueue.exceptions import JobFailedError
-from tests.sandbox.kind_manifests import RESULT, jobset, kubeflow
+from tests.sandbox.kind_manifests import RESULT, jobset, kubeflow, pod
 from tests.sandbox.kind_trials import MANAGER, Trial, eventually, running, whose
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.fleet, pytest.mark.timeout(240)]
@@ -41,7 +41,7 @@ KINDS = ["JobSet", *LEADERS]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_leader_and_workers_are_told_apart_and_the_leader_gives_the_result(trial: Trial, kind: str) -> None:
-    outcome = trial.run(led(kind, f"echo steering; {RESULT % 'leader'}", "echo computing"), read_result=True)
+    outcome = trial.run(led(kind, f"sleep 5; echo steering; {RESULT % 'leader'}", "echo computing"), read_result=True)
     assert outcome.error is None
     report = outcome.report
     assert report is not None
@@ -105,3 +105,12 @@ def test_a_short_time_to_live_is_lifted_and_the_manager_keeps_its_hands_off(
     row, job = kind_of(manifest), trial.on_manager()
     assert get_at(job, row.ttl) == TTL_FLOOR
     assert get_at(job, row.managed_by) == MULTIKUEUE
+
+
+def test_a_single_pod_is_a_job(trial: Trial) -> None:
+    outcome = trial.run(pod(f"echo alone; sleep 2; {RESULT % 'pod'}"), read_result=True)
+    assert outcome.error is None
+    assert outcome.report is not None
+    assert (outcome.report["phase"], outcome.report["placement"]["region"]) == ("SUCCEEDED", REGION)
+    assert outcome.report["result"] == {"role": "pod"}
+    assert "alone" in trial.log.lines
