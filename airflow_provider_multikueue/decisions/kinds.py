@@ -253,12 +253,27 @@ _NO_JOBS = (
 def find_kind(api_version: str, kind: str) -> Kind:
     """Return the row of a kind in any of its versions, or a row made for a kind that is not in the table.
 
-    The made row has no plural: the cluster's discovery knows it.
+    The made row's plural is the one that Kubernetes itself guesses from a kind.
     """
     row = _BY_NAME.get((api_version.rpartition("/")[0], kind))
     if row is None:
-        return Kind(api_version=api_version, kind=kind, plural="", suspend=None, managed_by=None, ttl=None, known=False)
+        return Kind(
+            api_version=api_version,
+            kind=kind,
+            plural=_guessed_plural(kind),
+            suspend=None,
+            managed_by=None,
+            ttl=None,
+            known=False,
+        )
     return row
+
+
+def _guessed_plural(kind: str) -> str:
+    word = kind.lower()
+    if word.endswith("y"):
+        return f"{word[:-1]}ies"
+    return f"{word}es" if word.endswith("s") else f"{word}s"
 
 
 def kind_of(manifest: Mapping[str, Any]) -> Kind:

@@ -64,6 +64,11 @@ def test_a_kind_without_a_row_works_by_its_workload_alone() -> None:
         None,
     )
     assert refusal("example.com/v1", "Training") is None
+    assert [find_kind("example.com/v1", kind).plural for kind in ("Training", "Study", "Process")] == [
+        "trainings",
+        "studies",
+        "processes",
+    ]
 
 
 @pytest.mark.parametrize(
