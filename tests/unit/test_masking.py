@@ -24,6 +24,7 @@ def usable(secret: str, logged: str) -> bool:
         "pass-" + secrets.token_hex(4),
         "x" * 8 + secrets.token_urlsafe(60) + "==",
     ],
+    ids=["long", "of Google", "short", "padded"],
 )
 async def test_what_a_log_shows_of_a_token_is_worth_nothing(secret):
     await mask_tokens([secret])
