@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -108,9 +109,11 @@ def _seconds(*values: object) -> float | None:
     """Return the first number of seconds among ``values``, within bounds; HTTP dates are not used by API servers."""
     for value in values:
         try:
-            return min(max(float(str(value)), 0.0), RETRY_AFTER_LIMIT)
+            seconds = float(str(value))
         except ValueError:
             continue
+        if not math.isnan(seconds):
+            return min(max(seconds, 0.0), RETRY_AFTER_LIMIT)
     return None
 
 

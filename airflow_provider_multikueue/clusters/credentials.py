@@ -145,7 +145,12 @@ def access_for(cluster: Mapping[str, Any], user: Mapping[str, Any], *, expires: 
     server = str(cluster["server"]).rstrip("/")
     if not server.startswith(("https://", "http://")):
         raise configuration_error(f"{server!r} is not the address of an API server.", "It must begin with https://.")
-    proxy = cluster.get("proxy-url") or proxy_for(server, os.environ)
+    try:
+        proxy = cluster.get("proxy-url") or proxy_for(server, os.environ)
+    except ValueError:
+        raise configuration_error(
+            f"{server!r} is not the address of an API server.", "Write it as host:port."
+        ) from None
     if proxy and not str(proxy).startswith(("http://", "https://")):
         raise configuration_error(
             f"The proxy of {server} is not an HTTP proxy.", "Only http:// and https:// proxies are supported."

@@ -123,9 +123,19 @@ def _credential(out: bytes, api_version: object, command: str) -> Credential:
         raise _error(
             f"The credential plugin {command} did not print an ExecCredential.", "Run it by hand as Airflow's user."
         ) from None
+    if not all(_usable(part) for part in (credential.token, credential.certificate, credential.key)):
+        raise _error(
+            f"The credential plugin {command} printed something that is no credential.",
+            "Run it by hand as Airflow's user.",
+        )
     if not credential.token and not (credential.certificate and credential.key):
         raise _error(
             f"The credential plugin {command} printed neither a token nor a certificate with its key.",
             "Run it by hand as Airflow's user.",
         )
     return credential
+
+
+def _usable(part: object) -> bool:
+    """Return whether a part of a credential is missing or a text, without a line's end that would forge a header."""
+    return part is None or (isinstance(part, str) and not {"\r", "\0"} & set(part))

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_multikueue.decisions.kinds import get_at
+
 __all__ = ["Version", "known_problems", "version_of_image", "version_of_schema"]
 
 
@@ -62,9 +64,9 @@ def known_problems(version: Version | None) -> list[str]:
 
 def version_of_image(deployment: Mapping[str, Any]) -> Version | None:
     """Return the version that the manager's Deployment of Kueue names."""
-    containers = (((deployment.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or []
-    for container in containers:
-        match = re.search(r"kueue[^:@]*:v(\d+)\.(\d+)\.(\d+)", str(container.get("image")))
+    containers = get_at(deployment, ("spec", "template", "spec", "containers"))
+    for container in containers if isinstance(containers, list) else ():
+        match = re.search(r"kueue[^:@]*:v(\d{1,4})\.(\d{1,4})\.(\d{1,4})", str(get_at(container, ("image",))))
         if match:
             numbers = tuple(int(part) for part in match.groups())
             return Version(numbers, numbers, ".".join(match.groups()))
@@ -73,11 +75,10 @@ def version_of_image(deployment: Mapping[str, Any]) -> Version | None:
 
 def version_of_schema(schema: Mapping[str, Any]) -> Version | None:
     """Return what the ClusterQueue's fields say of the version."""
-    schemas = (schema.get("components") or {}).get("schemas") or {}
-    for name, entry in schemas.items():
-        if name.endswith(".ClusterQueue") and isinstance(entry, Mapping):
-            spec = ((entry.get("properties") or {}).get("spec") or {}).get("properties") or {}
-            if SCHEMA_MARK in spec:
+    schemas = get_at(schema, ("components", "schemas"))
+    for name, entry in schemas.items() if isinstance(schemas, Mapping) else ():
+        if str(name).endswith(".ClusterQueue") and isinstance(entry, Mapping):
+            if get_at(entry, ("properties", "spec", "properties", SCHEMA_MARK)) is not None:
                 return Version((0, 18), None, "0.18 or newer")
             return Version((0, 0), (0, 18), "0.17 or older")
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -256,6 +257,10 @@ def validate_report(value: object) -> Report:
     return cast("Report", dict(value))
 
 
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+"""Names of objects as Kubernetes has them (RFC 1123 subdomains)."""
+
+
 def parse_job_reference(value: object) -> JobPart:
     """Return which job ``value`` names: a report, its ``job`` part, JSON text of either, or ``namespace/name`` (a Job).
 
@@ -271,7 +276,9 @@ def parse_job_reference(value: object) -> JobPart:
         except ValueError:
             raise _unusable(value) from None
     part = found.get("job", found) if isinstance(found, Mapping) else None
-    if not isinstance(part, Mapping) or not text_at(part, "name"):
+    if not isinstance(part, Mapping) or not _NAME.fullmatch(text_at(part, "name")):
+        raise _unusable(value)
+    if not _NAME.fullmatch(text_at(part, "namespace") or "default"):
         raise _unusable(value)
     uid = part.get("uid")
     return {
@@ -284,8 +291,8 @@ def parse_job_reference(value: object) -> JobPart:
 
 
 def _by_name(text: str) -> JobPart:
-    namespace, slash, name = text.partition("/")
-    if not slash or not namespace or not name or "/" in name or any(c.isspace() for c in text):
+    namespace, _, name = text.partition("/")
+    if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
         raise _unusable(text)
     return {"api_version": "batch/v1", "kind": "Job", "namespace": namespace, "name": name, "uid": None}
 

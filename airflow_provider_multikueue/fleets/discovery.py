@@ -20,6 +20,7 @@ from airflow_provider_multikueue.clusters.credentials import Access, InlineKubec
 from airflow_provider_multikueue.clusters.gke import GkeCluster, clusters_of_project, default_project
 from airflow_provider_multikueue.clusters.google_account import GoogleAccount
 from airflow_provider_multikueue.clusters.kubeconfig import configuration_error, parse
+from airflow_provider_multikueue.decisions.conditions import text_at
 from airflow_provider_multikueue.decisions.connection import FleetConfig, Form, gke_region
 from airflow_provider_multikueue.fleets.cluster_profiles import members
 
@@ -68,7 +69,7 @@ async def region_of_nodes(cluster: Cluster) -> str | None:
     try:
         async with asyncio.timeout(NODES_TIMEOUT):
             async for page, _ in cluster.pages(NODES, limit=NODES_SEEN, repeat=False):
-                regions.update((_metadata(node).get("labels") or {}).get(REGION_LABEL) for node in page)
+                regions.update(text_at(node, "metadata", "labels", REGION_LABEL) or None for node in page)
     except (ApiError, TimeoutError):
         return None
     return regions.pop() if len(regions) == 1 else None
@@ -88,8 +89,8 @@ def _by_gke(config: FleetConfig, clusters: list[Object]) -> dict[str, Found]:
     found = {}
     for worker in clusters:
         metadata = _metadata(worker)
-        stated = (metadata.get("annotations") or {}).get(GKE_ANNOTATION)
-        names = [str(stated)] if stated else by_name.get(str(metadata.get("name")), [])
+        stated = text_at(worker, "metadata", "annotations", GKE_ANNOTATION)
+        names = [stated] if stated else by_name.get(str(metadata.get("name")), [])
         if len(names) == 1 and gke_region(names[0]):
             source = GkeCluster(name=names[0], account=account, endpoint=config.gke_endpoint, key="workers")
             found[str(metadata["name"])] = Found(source, gke_region(names[0]))
@@ -192,10 +193,11 @@ def _reader(manager: Cluster, secret: str, loop: asyncio.AbstractEventLoop) -> C
 
 def secret_of(worker: Mapping[str, Any]) -> str | None:
     """Return the Secret that a MultiKueueCluster names, in either of the two forms that Kueue serves."""
-    spec = worker.get("spec") or {}
-    reference = (spec.get("clusterSource") or spec).get("kubeConfig") or {}
-    location = reference.get("location")
-    return str(location) if location and reference.get("locationType", "Secret") == "Secret" else None
+    for path in (("spec", "clusterSource", "kubeConfig"), ("spec", "kubeConfig")):
+        location = text_at(worker, *path, "location")
+        if location:
+            return location if (text_at(worker, *path, "locationType") or "Secret") == "Secret" else None
+    return None
 
 
 def _metadata(obj: Mapping[str, Any]) -> Mapping[str, Any]:

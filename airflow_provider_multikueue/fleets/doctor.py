@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.clusters.client import ApiError, Cluster, Resource
+from airflow_provider_multikueue.decisions.conditions import condition, is_true, text_at
 from airflow_provider_multikueue.decisions.kueue_versions import (
     Version,
     known_problems,
@@ -151,7 +152,7 @@ async def _compare_workers(fleet: Fleet, manager: Json, clusters: Iterable[Json]
         if error.status != 403:  # a missing right is among the rights
             _find(manager, "error", str(error))
         return
-    there = {str(item["metadata"]["name"]): item for item in items}
+    there = {text_at(item, "metadata", "name"): item for item in items}
     by_name = {cluster["name"]: cluster for cluster in clusters if cluster["role"] == "worker"}
     for name in sorted(there.keys() - by_name.keys()):
         _find(
@@ -165,11 +166,11 @@ async def _compare_workers(fleet: Fleet, manager: Json, clusters: Iterable[Json]
 
 
 def _judge_active(entry: Json, worker: Mapping[str, Any]) -> None:
-    conditions = (worker.get("status") or {}).get("conditions") or []
-    active: Mapping[str, Any] = next((c for c in conditions if c.get("type") == "Active"), {})
-    entry["active"] = active.get("status") == "True"
+    active = condition(worker, "Active")
+    entry["active"] = is_true(worker, "Active")
     if not entry["active"]:
-        why = f"{active.get('reason', 'no condition')}: {active.get('message', 'Kueue has not looked at it')}"
+        said = f"{text_at(active, 'reason')}: {text_at(active, 'message')}"
+        why = said if active else "no condition: Kueue has not looked at it"
         _find(entry, "error", f"the manager's Kueue is not connected to it ({why.rstrip('.')}): no job gets there.")
 
 
@@ -177,7 +178,11 @@ async def _queues(fleet: Fleet, namespace: str, manager: Json) -> list[Json]:
     """Return the namespace's queues with the clusters and regions that they lead to."""
     queues = []
     for name in await list_queues(fleet.manager, namespace):
-        facts = await read_queue(fleet.manager, namespace, name)
+        try:
+            facts = await read_queue(fleet.manager, namespace, name)
+        except ApiError as error:
+            _find(manager, "error", str(error))
+            continue
         queue: Json = {"name": name, "cluster_queue": facts.cluster_queue, "multikueue": facts.multikueue}
         queue |= {"stopped": facts.stopped, "clusters": list(facts.clusters) if facts.clusters is not None else None}
         queue["regions"] = sorted({fleet.region(c) or "unknown" for c in facts.clusters or ()})

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_multikueue.decisions.conditions import items_at, text_at
+from airflow_provider_multikueue.decisions.kinds import get_at
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, RegionUnavailableError
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ async def list_queues(manager: Cluster, namespace: str) -> list[str]:
         items, _ = await manager.list(resource, namespace)
     except ApiError:
         return []
-    return sorted(item["metadata"]["name"] for item in items)
+    return sorted(name for item in items if (name := text_at(item, "metadata", "name")))
 
 
 def judge_queue(facts: QueueFacts, *, regions: Sequence[str] | None, region_of: Mapping[str, str | None]) -> list[str]:
@@ -147,15 +149,15 @@ async def choose_queue(
 
 
 async def _read_cluster_queue(reader: _Reader, facts: QueueFacts, local: Mapping[str, Any]) -> QueueFacts:
-    name = str(local["spec"].get("clusterQueue") or "")
+    name = text_at(local, "spec", "clusterQueue")
     facts = replace(facts, cluster_queue=name, stopped=_stopped(local, "LocalQueue"))
-    exists, cluster_queue = await reader.read("clusterqueues", name, None)
+    exists, cluster_queue = await reader.read("clusterqueues", name, None) if name else (False, None)
     if cluster_queue is None:
         return replace(facts, cluster_queue_exists=exists)
     facts = replace(facts, cluster_queue_exists=True, stopped=facts.stopped or _stopped(cluster_queue, "ClusterQueue"))
     checks = await asyncio.gather(*(reader.read("admissionchecks", c, None) for c in check_names(cluster_queue)))
     known = [check for _, check in checks if check is not None]
-    multikueue = [c for c in known if c["spec"].get("controllerName") == MULTIKUEUE_CONTROLLER]
+    multikueue = [c for c in known if text_at(c, "spec", "controllerName") == MULTIKUEUE_CONTROLLER]
     if not multikueue:
         return replace(facts, multikueue=False if len(known) == len(checks) else None)
     return replace(facts, multikueue=True, clusters=await _clusters(reader, multikueue[0]))
@@ -163,23 +165,21 @@ async def _read_cluster_queue(reader: _Reader, facts: QueueFacts, local: Mapping
 
 def check_names(cluster_queue: Mapping[str, Any]) -> list[str]:
     """Return the names of a ClusterQueue's admission checks, in either of the two forms that Kueue serves."""
-    spec = cluster_queue.get("spec") or {}
-    strategy = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or []
-    return [str(rule["name"]) for rule in strategy if rule.get("name")] + [
-        str(n) for n in spec.get("admissionChecks") or []
-    ]
+    rules = items_at(cluster_queue, "spec", "admissionChecksStrategy", "admissionChecks")
+    names = get_at(cluster_queue, ("spec", "admissionChecks"))
+    listed = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    return [name for rule in rules if (name := text_at(rule, "name"))] + listed
 
 
 async def _clusters(reader: _Reader, check: Mapping[str, Any]) -> tuple[str, ...] | None:
-    name = (check["spec"].get("parameters") or {}).get("name")
-    _, config = await reader.read("multikueueconfigs", str(name), None) if name else (None, None)
-    if config is None:
-        return None
-    return tuple(str(c) for c in config["spec"].get("clusters") or ())
+    name = text_at(check, "spec", "parameters", "name")
+    _, config = await reader.read("multikueueconfigs", name, None) if name else (None, None)
+    clusters = get_at(config, ("spec", "clusters"))
+    return tuple(c for c in clusters if isinstance(c, str)) if isinstance(clusters, list) else None
 
 
 def _stopped(queue: Mapping[str, Any], kind: str) -> str | None:
-    policy = queue["spec"].get("stopPolicy")
+    policy = text_at(queue, "spec", "stopPolicy")
     return f"{kind} stopPolicy {policy}" if policy and policy != "None" else None
 
 
