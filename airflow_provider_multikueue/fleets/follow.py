@@ -36,6 +36,7 @@ from airflow_provider_multikueue.exceptions import (
 from airflow_provider_multikueue.fleets import stop
 from airflow_provider_multikueue.fleets.attention import Attention
 from airflow_provider_multikueue.fleets.notes import Notes
+from airflow_provider_multikueue.fleets.output import cloud_source, gone
 from airflow_provider_multikueue.logs.reader import PodLogs
 from airflow_provider_multikueue.logs.store import LogStore
 
@@ -83,16 +84,16 @@ class Following:
     _seen_at: float = field(default=0.0, init=False)
     _resumed: bool = field(default=False, init=False)
     _saved_at: float = field(default=0.0, init=False)
-    _dispatches: report.Dispatches = field(default_factory=report.Dispatches, init=False)
     _told_at: float = field(default=0.0, init=False)
+    _dispatches: report.Dispatches = field(default_factory=report.Dispatches, init=False)
     _logs: PodLogs | None = field(default=None, init=False)
     _notes: Notes = field(init=False)
     _healer: stop.Healer = field(default_factory=stop.Healer, init=False)
 
     def __post_init__(self) -> None:
         """Nothing is watched yet."""
-        self._attention = Attention(self.fleet, self.job, self.sink)
         self._told_at = self.clock()
+        self._attention = Attention(self.fleet, self.job, self.sink)
         self._notes = Notes(self._annotate)
 
     async def run(self) -> Outcome:
@@ -167,7 +168,7 @@ class Following:
         await self._attention.widen(self._of_interest(seen), seen.cluster)
         seen = self._observe()
         self._tell(seen)
-        await self._read_pods()
+        await self._read_pods(seen)
         return seen
 
     def _of_interest(self, seen: Observation) -> tuple[str, ...]:
@@ -211,24 +212,46 @@ class Following:
         if self._seen != seen:
             self._seen, self._seen_at = seen, self.clock()
 
-    async def _read_pods(self) -> None:
+    async def _read_pods(self, seen: Observation) -> None:
         if self.orders.until != "finished":
             return
         for name, pods in self._attention.pods.items():
             cluster = await self.fleet.worker(name) if pods else None
             if cluster is None:
                 continue
-            if self._logs is None:
-                cursors, lost_at = _cursors(self._attention.annotation(CURSORS))
-                self._logs = PodLogs(
-                    sink=self.sink,
-                    policy=cast("LogPolicy", self.orders.logs),
-                    cursors=cursors,
-                    resumed_at=lost_at,
-                    several=self._attention.pods_expected > 1,
-                    store=LogStore(self.target, self._attention.name, self.sink.record) if self.target else None,
-                )
-            self._logs.update(cluster, self.fleet.region(name), pods.values())
+            self._open_logs(seen).update(cluster, self.fleet.region(name), pods.values())
+        if seen.cluster and self._attention.blind(seen.cluster):
+            self._read_elsewhere(seen, seen.cluster)
+
+    def _open_logs(self, seen: Observation) -> PodLogs:
+        if self._logs is None:
+            cursors, lost_at = _cursors(self._attention.annotation(CURSORS))
+            self._logs = PodLogs(
+                sink=self.sink,
+                policy=cast("LogPolicy", self.orders.logs),
+                cursors=cursors,
+                resumed_at=lost_at,
+                several=self._attention.pods_expected > 1,
+                store=LogStore(self.target, self._attention.name, self.sink.record) if self.target else None,
+                cloud=lambda worker: cloud_source(self.fleet, self.job, worker),
+                since=seen.admitted.isoformat() if seen.admitted else "",
+            )
+        return self._logs
+
+    def _read_elsewhere(self, seen: Observation, worker: str) -> bool:
+        """Show the output from Cloud Logging if that has it; return whether it has."""
+        if cloud_source(self.fleet, self.job, worker) is None:
+            return False
+        return self._open_logs(seen).read_cloud(worker, self.fleet.region(worker) or worker)
+
+    def _look_back(self, seen: Observation) -> None:
+        """Show, or say where to find, the output of a job whose pods were gone before anybody looked."""
+        if self.orders.logs == "none" or self.orders.until == "admitted" or seen.admitted is None:
+            return
+        if pods_of_stay(self._attention.last_pods(seen.cluster), seen.admitted):
+            return
+        if not (seen.cluster and self._read_elsewhere(seen, seen.cluster)):
+            self.sink.record(logging.WARNING, gone(self.fleet, self.job, seen.cluster))
 
     async def _patch(self, body: Mapping[str, Any]) -> None:
         kind = self._attention.kind
@@ -266,7 +289,8 @@ class Following:
                     self._attention.changed.clear()
                     await self._attention.changed.wait()
         self._attention.collect()
-        await self._read_pods()
+        await self._read_pods(seen)
+        self._look_back(seen)
         if self._logs is not None:
             await self._logs.drain(DRAIN_SECONDS)
         tail = self._logs.tail() if self._logs is not None else []
@@ -320,7 +344,10 @@ class Following:
     async def _sleep(self, seen: Observation) -> None:
         now = self.clock()
         saving = self._saved_at + SAVE_SECONDS if self._logs is not None and self._logs.reading else None
-        times = (next_deadline(seen, self.orders), seen.recheck, self._seen_at + UNASKED_SECONDS, saving)
+        unasked: float | None = self._seen_at + UNASKED_SECONDS
+        if seen.phase is not Phase.PLACING or seen.asked or self._seen_at + UNASKED_SECONDS <= now:
+            unasked = None
+        times = (next_deadline(seen, self.orders), seen.recheck, unasked, saving)
         pause = min((max(t - now, 0.05) for t in times if t is not None and t > now - 1), default=LONGEST_SLEEP)
         pause = min(pause, LONGEST_SLEEP)
         with contextlib.suppress(TimeoutError):

@@ -17,6 +17,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_provider_multikueue.logs.lines import LineDecoder
+from airflow_provider_multikueue.logs.patience import SHORT_PAUSE, Patience
+from airflow_provider_multikueue.logs.sinks import is_late
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.clusters.client import ApiError, Cluster
@@ -27,10 +29,8 @@ log = logging.getLogger(__name__)
 
 __all__ = ["ContainerStream", "Listener"]
 
-SILENCE: Final = 300.0
-"""Seconds after which a stream without a byte is opened anew."""
 LAST_SILENCE: Final = 0.5
-"""The same once the container has ended: a stream that has not come to its end by then is stuck."""
+"""Seconds after which a silent stream is left once the container has ended: it is stuck."""
 SEARCH_SILENCE: Final = 10.0
 """The same where the server has first to find the place in a long log."""
 FIRST_PAUSE: Final = 0.025
@@ -86,8 +86,9 @@ class ContainerStream:
         self._decoder = LineDecoder(cursor)
         self._listener = listener
         self._changed = asyncio.Event()
-        self._patience: asyncio.Timeout | None = None
-        self._cut = self._opened = self._clean = False
+        self._timeout: asyncio.Timeout | None = None
+        self._patience = Patience()
+        self._cut = self._opened = self._clean = self._following = False
         self._failures = 0
         self._trouble_since: float | None = None
         self._trouble_told = False
@@ -123,7 +124,10 @@ class ContainerStream:
             self._changed.clear()
             try:
                 before = self._decoder.incomplete
-                news = await self._connect(follow=not last, previous=self.run.previous)
+                follow = not last and self._patience.follow
+                news = await self._connect(follow=follow, previous=self.run.previous)
+                if not (last or follow):
+                    self._patience.read(news=news)
                 if last and self._clean and not news and self._decoder.incomplete == before:
                     # twice the same end: a gateway that ends streams early, in good order, would not do that
                     self._finish()
@@ -140,10 +144,17 @@ class ContainerStream:
             else:
                 self._recovered()
                 self._failures = 0 if news else self._failures + 1
-                pause = FIRST_PAUSE if last and self._clean else self._backoff(AGAIN_PAUSE, LAST_PAUSE)
+                pause = self._after_read(last=last)
             if pause is None:
                 return
             await self._wait(pause)
+
+    def _after_read(self, *, last: bool) -> float:
+        if self._patience.short and not last:
+            return SHORT_PAUSE
+        if (last and self._clean) or not self._patience.follow:
+            return FIRST_PAUSE
+        return self._backoff(AGAIN_PAUSE, LAST_PAUSE)
 
     # -- one connection
 
@@ -151,26 +162,36 @@ class ContainerStream:
         """Deliver what one connection gives; return whether there was anything new. ``_clean``: it ended in order."""
         self._cut = False
         before, run = self._decoder.cursor, self.run
-        async with self._cluster.log(
-            run.namespace, run.pod, run.container, follow=follow, since_time=before.since_time, previous=previous
-        ) as chunks:
-            self.reopened, self._opened, self._clean = self._opened, True, False
-            self._decoder.reconnect()
-            try:
-                async with asyncio.timeout(self._silence(follow=follow)) as self._patience:
-                    async for chunk in chunks:
-                        if self._cut:
-                            break
-                        self._be_patient(self._silence(follow=follow))
-                        for start in range(0, len(chunk), SLICE_BYTES):
-                            self._read_chunk(chunk[start : start + SLICE_BYTES])
-                            await asyncio.sleep(0)
-                    else:
-                        self._clean = True
-            except TimeoutError:
-                pass
-            finally:
-                self._patience = None
+        self._following = follow
+        try:
+            async with (
+                asyncio.timeout(self._silence(follow=follow)) as self._timeout,
+                self._cluster.log(
+                    run.namespace,
+                    run.pod,
+                    run.container,
+                    follow=follow,
+                    since_time=before.since_time,
+                    previous=previous,
+                ) as chunks,
+            ):
+                self.reopened, self._opened, self._clean = self._opened, True, False
+                self._decoder.reconnect()
+                async for chunk in chunks:
+                    if self._cut:
+                        break
+                    self._be_patient(self._silence(follow=follow))
+                    for start in range(0, len(chunk), SLICE_BYTES):
+                        self._read_chunk(chunk[start : start + SLICE_BYTES])
+                        await asyncio.sleep(0)
+                else:
+                    self._clean = True
+        except TimeoutError:
+            self._clean = False
+            if follow and not self._cut and not self.run.ended:
+                self._patience.silent()
+        finally:
+            self._timeout = None
         return self._decoder.cursor != before
 
     def _finish(self) -> None:
@@ -179,18 +200,20 @@ class ContainerStream:
 
     def _silence(self, *, follow: bool) -> float:
         if follow:
-            return LAST_SILENCE if self.run.ended else SILENCE
+            return LAST_SILENCE if self.run.ended else self._patience.silence
         return SEARCH_SILENCE
 
     def _be_patient(self, seconds: float) -> None:
-        if self._patience is not None:
+        if self._timeout is not None:
             with contextlib.suppress(RuntimeError):  # it is ending already
-                self._patience.reschedule(asyncio.get_running_loop().time() + seconds)
+                self._timeout.reschedule(asyncio.get_running_loop().time() + seconds)
 
     def _read_chunk(self, chunk: bytes) -> None:
         lines = self._decoder.feed(chunk)
         if lines:
             self._shown = time.monotonic()
+            if self._following and not is_late(lines[-1][0]):
+                self._patience.in_time()
             self._take(lines)
         elif time.monotonic() - self._shown > PROGRESS and (state := self._decoder.progress()):
             self._shown = time.monotonic()

@@ -106,6 +106,8 @@ class Kubelet:
         self.requests: list[dict[str, str]] = []
         self.statuses: Counter[int] = Counter()
         self.url = ""
+        self.buffering = False
+        """Whether answers are held back until they are complete, as by some gateways."""
         self._change = asyncio.Event()
 
     def changed(self) -> None:
@@ -140,6 +142,8 @@ class Kubelet:
         runs = pod.runs[:-1] if query.get("previous") == "true" else pod.runs
         if not runs:
             return _status(400, 'container "main" in pod "x" is waiting to start: ContainerCreating')
+        while self.buffering and query.get("follow") == "true" and runs[-1].exit_code is None and not pod.gone:
+            await self._change.wait()
         response = web.StreamResponse()
         await response.prepare(request)
         if fault == "silent":

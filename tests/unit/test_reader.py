@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_provider_multikueue.clusters.client import Cluster
+from airflow_provider_multikueue.logs import patience
 from airflow_provider_multikueue.logs import stream as logstream
 from airflow_provider_multikueue.logs.reader import PodLogs
 from tests.unit.apiserver import kubeconfig
@@ -159,7 +160,7 @@ async def test_a_silent_stream_does_not_hold_up_the_end(kubelet, cluster, out):
 
 
 async def test_a_silent_stream_of_a_running_container_is_opened_anew(kubelet, cluster, out, monkeypatch):
-    monkeypatch.setattr(logstream, "SILENCE", 0.1)
+    monkeypatch.setattr(patience, "FIRST_SILENCE", 0.1)
     kubelet.faults = ["silent"]
     pod = Pod(kubelet, "a")
     pod.start()
@@ -382,3 +383,63 @@ async def test_a_kubelet_that_cannot_read_is_not_a_line(kubelet, cluster, out):
     await logs.drain(12)
     assert out.lines == []
     assert "may be missing" in out.remarks[-1]
+
+
+@pytest.fixture
+def _brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "FIRST_SILENCE", 0.1)
+    monkeypatch.setattr(logstream, "SHORT_PAUSE", 0.05)
+
+
+@pytest.mark.usefixtures("_brisk")
+async def test_a_gateway_that_holds_answers_back_is_read_in_short_reads(kubelet, cluster, out):
+    kubelet.buffering = True
+    pod = Pod(kubelet, "a")
+    pod.start()
+    logs = PodLogs(sink=out)
+    logs.update(cluster, None, [pod.status()])
+    for n in range(20):
+        pod.write(f"line {n}")
+        await until(lambda n=n: out.lines[-1:] == [f"line {n}"])
+    assert len([query for query in kubelet.requests if query["follow"] == "true"]) <= 3
+    pod.end()
+    logs.update(cluster, None, [pod.status()])
+    await logs.drain(5)
+    assert out.lines == [f"line {n}" for n in range(20)]
+
+
+@pytest.mark.usefixtures("_brisk")
+async def test_a_gateway_that_stops_to_hold_answers_back_is_followed_again(kubelet, cluster, out, monkeypatch):
+    monkeypatch.setattr(patience, "SHORT_READS", 3)
+    kubelet.buffering = True
+    pod = Pod(kubelet, "a")
+    pod.start()
+    logs = PodLogs(sink=out)
+    logs.update(cluster, None, [pod.status()])
+    for n in range(5):
+        pod.write(f"line {n}")
+        await until(lambda n=n: out.lines[-1:] == [f"line {n}"])
+    kubelet.buffering = False
+    await until(lambda: kubelet.requests[-1]["follow"] == "true")
+    before = len(kubelet.requests)
+    pod.write("in time")
+    await until(lambda: out.lines[-1:] == ["in time"])
+    assert len(kubelet.requests) <= before + 2
+    await logs.close()
+    assert out.lines == [*(f"line {n}" for n in range(5)), "in time"]
+
+
+@pytest.mark.usefixtures("_brisk")
+async def test_a_quiet_container_is_followed_and_seldom_asked(kubelet, cluster, out):
+    pod = Pod(kubelet, "a")
+    pod.start()
+    logs = PodLogs(sink=out)
+    logs.update(cluster, None, [pod.status()])
+    await asyncio.sleep(1.0)
+    assert len(kubelet.requests) < 12
+    pod.write("one")
+    await until(lambda: out.lines == ["one"])
+    known = len(kubelet.requests)
+    await asyncio.sleep(0.5)
+    assert len(kubelet.requests) <= known + 1
+    await logs.close()
