@@ -42,8 +42,8 @@ async def reap(
     from airflow_provider_multikueue.decisions.connection import deployment_name
     from airflow_provider_multikueue.fleets.reaper import Reaper
 
-    address = await _address(airflow_conn_id)
     async with open_connection(multikueue_conn_id) as (fleet, config):
+        address = await _address(airflow_conn_id)
         deployment = deployment or deployment_name(config, base_url=base_url(), manager_server=fleet.manager.server)
         reaper = Reaper(
             fleet=fleet,

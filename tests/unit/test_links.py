@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_multikueue._compat import AIRFLOW_2
 from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.fleets.fleet import Fleet
+from airflow_provider_multikueue.fleets.rotation import Rotation
 from airflow_provider_multikueue.links import LINKS, ManagerJobLink, PlacementPush, WorkerPodsLink, links_of
 from airflow_provider_multikueue.operators import MultiKueueJobOperator
 from airflow_provider_multikueue.sensors import MultiKueueAdmissionSensor, MultiKueueJobSensor
@@ -30,7 +31,8 @@ PATHS = {"manager_kube_config_path": "/kubeconfig", "workers": {"us": {"kube_con
 
 
 def fleet(extra: dict[str, Any]) -> Fleet:
-    return Fleet(FleetConfig.from_extra(extra, conn_id="fleet"), SimpleNamespace())  # type: ignore[arg-type]
+    rotation = Rotation(FleetConfig.from_extra(extra, conn_id="fleet"), None)
+    return Fleet(rotation, SimpleNamespace(), None)  # type: ignore[arg-type]
 
 
 def at(cluster: str) -> dict[str, Any]:

@@ -192,7 +192,8 @@ class TestManifests:
         for path, text in FILES.items():
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path).write_text(text)
-        bundle = manifests.bundle(tmp_path)
+        folders = {name: tmp_path / name for name in ("kueue", "autoscaler")}
+        bundle = manifests.bundle(**folders)
         definitions, others = manifests.render(bundle, url="https://127.0.0.1:1", authority=b"ca")
         (queues, _) = definitions
         assert queues["spec"]["conversion"]["webhook"]["clientConfig"]["url"] == "https://127.0.0.1:1/convert"
@@ -204,7 +205,7 @@ class TestManifests:
         (hook,) = hooks["webhooks"]  # pods are not its business here
         assert hook["clientConfig"] == {"url": "https://127.0.0.1:1/validate-job", "caBundle": "Y2E="}
         assert hook["namespaceSelector"]["matchExpressions"][0]["values"] == ["kube-system", "kueue-system"]
-        assert manifests.bundle(tmp_path) == bundle
+        assert manifests.bundle(**folders) == bundle
 
 
 FILES = {

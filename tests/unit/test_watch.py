@@ -77,6 +77,7 @@ async def test_subscribers_get_their_objects_and_are_told_of_changes(server, job
     a, b = jobs.subscribe("a", bell), jobs.subscribe("b", other)
     await until(lambda: a.synced and b.synced)
     assert (names(a), names(b)) == (["a"], ["b"])
+    await until(lambda: other.rings)
     before = other.rings
     feed.send(("MODIFIED", obj("a", 6)))
     await until(lambda: version(a) == "6")
@@ -244,7 +245,7 @@ async def test_a_cluster_that_refuses_is_told_at_once_and_tried_again(server, jo
     assert '"list" on "jobs.batch"' in a.trouble.text
     assert abs(a.trouble.since - time.time()) < 5
     assert not a.synced
-    assert bell.rings
+    await until(lambda: bell.rings)
     await until(lambda: a.synced and not a.trouble)
 
 
