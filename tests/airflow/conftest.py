@@ -42,7 +42,10 @@ def airflow(fleet: Sandbox) -> Iterator[LocalAirflow]:
     """A real Airflow that knows the fleet as ``multikueue_default``."""
     python = os.environ.get("MULTIKUEUE_TEST_AIRFLOW_PYTHON", sys.executable)
     with LocalAirflow(
-        dags=HERE / "dags", python=python, connections={"multikueue_default": fleet.connection()}
+        dags=HERE / "dags",
+        python=python,
+        connections={"multikueue_default": fleet.connection()},
+        settings={"core.sensitive_var_conn_names": "kube_config"},
     ) as airflow:
         yield airflow
 
@@ -146,12 +149,15 @@ def started(airflow: LocalAirflow, dag_id: str) -> tuple[str, str]:
     return run, prefix(manifest)
 
 
-def until_shown(airflow: LocalAirflow, dag_id: str, run: str, text: str) -> None:
+def until_shown(
+    airflow: LocalAirflow, dag_id: str, run: str, text: str, *, task_id: str = "train", map_index: int = -1
+) -> None:
     """Wait until the task's log shows ``text``."""
-    airflow.sync(airflow.wait_task(dag_id, run, "train", {"running", "deferred", *TASK_ENDS}))
+    begun = {"running", "deferred", *TASK_ENDS}
+    airflow.sync(airflow.wait_task(dag_id, run, task_id, begun, map_index=map_index))
     airflow.sync(
         poll(
-            lambda: airflow.task_text(dag_id, run, "train"),
+            lambda: airflow.task_text(dag_id, run, task_id, map_index=map_index),
             lambda log: text in log,
             within=90,
             what=f"the log of {dag_id} to show {text!r}",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+from typing import Any
 
 import pytest
 
+from airflow_provider_multikueue.decisions.names import IDENTITY
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from tests.airflow.conftest import Watcher, job, prefix, start, started, task_processes, until_gone, until_shown
+from tests.airflow.conftest import LONG, Watcher, job, prefix, start, started, task_processes, until_gone, until_shown
 
 pytestmark = [pytest.mark.airflow, pytest.mark.fleet, pytest.mark.timeout(300)]
 
@@ -81,3 +84,29 @@ def test_a_task_cleared_after_its_success_runs_another_job(
     second = airflow.sync(airflow.xcom("deferred", run, "train"))
     assert second["job"]["uid"] != first["job"]["uid"]
     assert list(watcher.output("us-east4", prefix(manifest)).values()) == [b"once more\n"] * 2
+
+
+def test_names_of_any_script_lead_to_jobs_of_their_own(
+    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher
+) -> None:
+    dag_id, task_id = "Entrenamiento.Campaña_ÑÑ", "grp.Train__Model."
+    manifest = job(LONG)
+    run, name = start(airflow, dag_id, manifest), prefix(manifest)
+    for index in range(3):
+        until_shown(airflow, dag_id, run, "tick 0", task_id=task_id, map_index=index)
+    jobs = {identity(each)["map_index"]: each["metadata"] for each in watcher.jobs(name)}
+    assert sorted(jobs) == [0, 1, 2]
+    assert len({each["name"] for each in jobs.values()}) == 3
+    assert all(identity({"metadata": each})["dag_id"] == dag_id for each in jobs.values())
+
+    airflow.sync(airflow.mark(dag_id, run, task_id, "failed", map_index=1))
+    until_gone(airflow, watcher, jobs[1]["name"])
+    assert len(watcher.jobs(name)) == 2
+    airflow.sync(airflow.mark_run(dag_id, run, "failed"))
+    until_gone(airflow, watcher, name)
+
+
+def identity(found: dict[str, Any]) -> dict[str, Any]:
+    """Return whose job it is, by its annotation."""
+    said: dict[str, Any] = json.loads(found["metadata"]["annotations"][IDENTITY])
+    return said

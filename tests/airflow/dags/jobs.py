@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.providers.common.compat.sdk import dag, task
+from airflow.providers.common.compat.sdk import TaskGroup, dag, task
 
 from airflow_provider_multikueue.operators import MultiKueueJobOperator
 from airflow_provider_multikueue.sensors import MultiKueueAdmissionSensor, MultiKueueJobSensor
@@ -54,5 +54,13 @@ def mapped() -> None:
     MultiKueueJobOperator.partial(task_id="train", deferrable=True).expand(job=[JOB] * 3)
 
 
+@dag(dag_id="Entrenamiento.Campaña_ÑÑ", schedule=None, catchup=False)
+def far_from_kubernetes() -> None:
+    """Names that no Kubernetes object can have, in a group and mapped."""
+    with TaskGroup("grp"):
+        MultiKueueJobOperator.partial(task_id="Train__Model.", deferrable=True).expand(job=[JOB] * 3)
+
+
 split()
 mapped()
+far_from_kubernetes()
