@@ -65,7 +65,7 @@ class ObjectTarget:
         try:
             return path.fs, path.path.rstrip("/")
         except ValueError:  # a scheme that no Airflow provider brings, and fsspec may know
-            if path.conn_id is not None:
+            if "@" in urlsplit(self.uri).netloc:  # a connection is named: only Airflow can use it
                 raise
             from fsspec.core import url_to_fs
 
