@@ -141,11 +141,14 @@ async def _states_from_supervisor(ti: TaskInstanceKeys) -> list[str | None]:
 
 
 async def push_xcom(ti: TaskInstanceKeys, key: str, value: Any) -> bool:
-    """Write an XCom of the task instance, also while it is deferred; ``False`` if the task instance is gone.
+    """Write an XCom of the task instance, also while it is deferred; ``False`` if it can't be written now.
 
-    It asks before it writes, since on 3.x a write for a task instance that is gone is tried again for 12 seconds and
-    holds up every trigger of the process.
+    It asks before it writes, since on 3.x a write that fails, as for a task instance that is gone, is tried again for
+    12 seconds and holds up every trigger of the process. Ids beyond ASCII fail always: the triggerer's own API server
+    reads them wrongly. What the worker pushes at the end is not affected.
     """
+    if not (AIRFLOW_2 or f"{ti.dag_id}{ti.run_id}{ti.task_id}".isascii()):
+        return False
     if await task_state(ti) is None:
         return False
     keys = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +86,27 @@ async def _check_and_submit(fleet: Fleet, request: Request, sink: Sink) -> Submi
     facts = await _check_queue(fleet, request, draft, sink)
     for note in notes:
         sink.record(logging.WARNING, note)
+    if request.hold and await _is_catching(fleet, draft["metadata"]["namespace"]):
+        request = replace(request, hold=False)
     submitted = await _submit(fleet, request, kind, facts.name, sink)
     sink.record(logging.INFO, _announcement(fleet, submitted, facts))
     return submitted
+
+
+async def _is_catching(fleet: Fleet, namespace: str) -> bool:
+    """Return whether Kueue would take a held job into a queue: into the LocalQueue ``default``, if there is one.
+
+    It puts every job without a queue there as it is created; once its quota is reserved, another label has no effect.
+    """
+    from airflow_provider_multikueue.clusters.client import ApiError
+
+    try:
+        await fleet.manager.get(await fleet.manager.resource("kueue.x-k8s.io", "localqueues"), "default", namespace)
+    except ApiError as error:
+        if error.status in (403, 404):
+            return False
+        raise
+    return True
 
 
 def _announcement(fleet: Fleet, submitted: Submitted, facts: QueueFacts) -> str:

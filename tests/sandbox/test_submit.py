@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_multikueue.clusters.client import JOBS, Cluster
+from airflow_provider_multikueue.decisions.connection import FleetConfig
+from airflow_provider_multikueue.decisions.jobs import QUEUE_LABEL, Lifetime, Owner
 from airflow_provider_multikueue.decisions.names import Identity
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, ManifestError, RegionUnavailableError
+from airflow_provider_multikueue.fleets.fleet import open_fleet
+from airflow_provider_multikueue.fleets.submit import Request, submit
 from airflow_provider_multikueue.hooks import MultiKueueHook
 from airflow_provider_multikueue.sandbox.api import Sandbox
 
@@ -85,6 +89,40 @@ def test_another_task_run_or_deployment_gets_a_job_of_its_own(
     others: list[Object] = [{}, {"map_index": 0}, {"task_id": "Train__Model."}, {"deployment": "b"}]
     parts = [hook.submit(manifest(), identity=identity(run_id=run, **other)) for other in others]
     assert len({part["uid"] for part in parts}) == len(jobs(starving, multikueue_namespace)) == len(others)
+
+
+@pytest.mark.parametrize("caught", [True, False])
+async def test_a_job_is_held_only_where_no_default_queue_would_take_it(
+    fleet: Sandbox, multikueue_connection: Object, multikueue_namespace: str, caught: bool
+) -> None:
+    fleet.capacity(namespace=multikueue_namespace, mode="starve")
+    config = FleetConfig.from_extra(multikueue_connection["extra"], conn_id="fleet")
+    async with open_fleet(config) as opened:
+        queues = await opened.manager.resource("kueue.x-k8s.io", "localqueues")
+        if caught:
+            queue = {"metadata": {"name": "default"}, "spec": {"clusterQueue": "dws-cluster-queue"}}
+            queue |= {"apiVersion": f"kueue.x-k8s.io/{queues.version}", "kind": "LocalQueue"}
+            await opened.manager.create(queues, queue, multikueue_namespace)
+        request = Request(
+            manifest=manifest(),
+            identity=identity(),
+            owner=Owner(ti="one", attempt=1),
+            lifetime=Lifetime(kind="task"),
+            namespace=multikueue_namespace,
+            queue_name=config.queue_name,
+            hold=True,
+        )
+        submitted = await submit(opened, request, Silent())
+        metadata = submitted.job["metadata"]
+        await opened.manager.delete(JOBS, metadata["name"], multikueue_namespace)
+    assert metadata["labels"].get(QUEUE_LABEL) == (config.queue_name if caught else None)
+
+
+class Silent:
+    """A task log that nobody reads."""
+
+    def record(self, level: int, text: str) -> None:
+        """Show nothing."""
 
 
 def test_a_changed_manifest_replaces_the_job_of_an_earlier_try(
