@@ -8,6 +8,7 @@ The coroutines work in a triggerer, in a worker inside ``asyncio.run``, and unde
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import uuid
@@ -188,7 +189,7 @@ async def get_connection(conn_id: str) -> Connection:
 
 
 async def mask_secrets(secrets: Iterable[str]) -> None:
-    """Hide each of the texts in every log of this process, and of its supervisor."""
+    """Hide each of the texts in every log of this process, which is done at once, and of its supervisor."""
     if AIRFLOW_2:  # until 2.11 goes
         from airflow.utils.log.secrets_masker import mask_secret
 
@@ -197,8 +198,7 @@ async def mask_secrets(secrets: Iterable[str]) -> None:
     else:
         from airflow.sdk.log import amask_secret
 
-        for secret in secrets:
-            await amask_secret(secret)
+        await asyncio.gather(*(amask_secret(secret) for secret in secrets))
 
 
 def unmask(secret: str) -> None:

@@ -7,6 +7,8 @@ ones are hidden: what they replace has expired, or was refused.
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
@@ -22,11 +24,16 @@ SHORTEST = 5
 KEPT = 64
 """Secrets hidden at once: several of each cluster."""
 
+TOLD_SECONDS = 0.25
+"""How long a connection waits for the supervisor to be told. A triggerer's can be busy for seconds, in which a
+short job would be over; in this process the texts are hidden at once."""
+
 _hidden: OrderedDict[str, None] = OrderedDict()
+_telling: set[asyncio.Task[None]] = set()
 
 
 async def mask_tokens(secrets: Iterable[str]) -> None:
-    """Hide each of the texts in every log of this process, and of its supervisor, from here on."""
+    """Hide each of the texts in every log of this process from here on, and of its supervisor soon."""
     new = []
     for text in sorted(map(_hideable, secrets)):
         if len(text) < SHORTEST:
@@ -39,7 +46,10 @@ async def mask_tokens(secrets: Iterable[str]) -> None:
         oldest, _ = _hidden.popitem(last=False)
         if len(oldest) == HIDDEN:  # a short one may be somebody else's secret as well
             unmask(oldest)
-    await mask_secrets(new)
+    telling = asyncio.get_running_loop().create_task(mask_secrets(new), context=contextvars.Context())
+    _telling.add(telling)
+    telling.add_done_callback(_telling.discard)
+    await asyncio.wait([telling], timeout=TOLD_SECONDS)
 
 
 def hide(value: Any) -> Any:

@@ -5,6 +5,7 @@ Each text says what happened and where, with exit code, reason and the last line
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,9 @@ def error_for(observation: Observation, pods: Pods = (), tail: Sequence[str] = (
     }[ending.kind]
     return cls(_text(observation, what, _ends(pods), tail, _NEXT[ending.kind]))
 
+
+_TOKEN = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
+"""A JSON Web Token that a pod printed. Airflow hides them in lines of a log, not in the text of an error."""
 
 _CLASSES: dict[str, type[MultiKueueError]] = {
     "run_duration": RunDurationExceededError,
@@ -156,7 +160,7 @@ def _text(seen: Observation, what: str, ends: Sequence[ContainerEnd], tail: Sequ
         text += f" {shown}{more}."
     text += f" {_NEXT.get(next_step, next_step)}"
     if tail:
-        text += "\nLast lines:\n" + "\n".join(f"  {line}" for line in tail)
+        text += "\nLast lines:\n" + "\n".join(f"  {_TOKEN.sub('eyJ***', line)}" for line in tail)
     return text
 
 

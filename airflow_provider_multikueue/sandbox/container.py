@@ -23,6 +23,8 @@ __all__ = ["Container", "LogUnavailable", "PodContext"]
 
 Object = Mapping[str, Any]
 
+RELIST_SECONDS = 1.0
+"""A kubelet looks once a second which of its containers have ended, and starts none again before that."""
 BACKOFF_FIRST = 10.0
 BACKOFF_MOST = 300.0
 BACKOFF_FORGOTTEN = 600.0
@@ -250,9 +252,10 @@ class Container:
         self.context.changed()
 
     async def _back_off(self, ran: float) -> None:
-        """Wait before the next start: not at all the first time, then 10 s and twice as long each time."""
+        """Wait before the next start: as little as a kubelet can the first time, then 10 s and ever twice as long."""
         self._failures = 0 if ran > BACKOFF_FORGOTTEN else self._failures + 1
         if self._failures <= 1:
+            await self.context.pause(RELIST_SECONDS)
             return
         pause = min(BACKOFF_FIRST * 2 ** (self._failures - 2), BACKOFF_MOST)
         meta = self.context.pod["metadata"]

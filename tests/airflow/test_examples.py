@@ -33,7 +33,7 @@ def test_a_dag_goes_on_with_the_region_that_had_capacity(
     text = airflow.sync(airflow.task_text("train_anywhere", run, "train"))
     assert state == "success", text
     lines = Counter(line.rpartition("] ")[2] for line in text.split("\n") if "line " in line)
-    assert lines == {f"line {number}": 3 for number in range(1, 101)}
+    assert lines == {f"line {number}": 3 for number in range(1, 101)}, text
     placement = airflow.sync(airflow.xcom("train_anywhere", run, "train", "placement"))
     assert placement["region"] == quick
     assert f"Trained in {quick}" in airflow.sync(airflow.task_text("train_anywhere", run, "show_region"))

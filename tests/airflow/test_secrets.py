@@ -214,6 +214,7 @@ def test_wrong_credentials_are_said_without_being_quoted(
     for user in config["users"]:
         user["user"] = {"token": refused}
     extra = {"manager_kube_config": json.dumps(config), "deployment": "secretive", "namespace": "default"}
+    extra["queue_name"] = granting.connection()["extra"]["queue_name"]
     extra["manager_context"] = granting.connection()["extra"]["manager_context"]
     body = {"connection_id": "secretive", "conn_type": "multikueue", "extra": json.dumps(extra)}
     airflow.sync(airflow.api.patch("/connections/secretive", body))
