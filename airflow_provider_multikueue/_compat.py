@@ -8,7 +8,6 @@ The coroutines work in a triggerer, in a worker inside ``asyncio.run``, and unde
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import uuid
@@ -196,9 +195,11 @@ async def mask_secrets(secrets: Iterable[str]) -> None:
         for secret in secrets:
             mask_secret(secret)
     else:
+        from asyncio import gather
+
         from airflow.sdk.log import amask_secret
 
-        await asyncio.gather(*(amask_secret(secret) for secret in secrets))
+        await gather(*(amask_secret(secret) for secret in secrets))
 
 
 def unmask(secret: str) -> None:
