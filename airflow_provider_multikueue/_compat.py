@@ -188,18 +188,17 @@ async def get_connection(conn_id: str) -> Connection:
 
 
 async def mask_secrets(secrets: Iterable[str]) -> None:
-    """Hide each of the texts in every log of this process, which is done at once, and of its supervisor."""
+    """Hide each of the texts in every log of this process, and of its supervisor."""
     if AIRFLOW_2:  # until 2.11 goes
         from airflow.utils.log.secrets_masker import mask_secret
 
         for secret in secrets:
             mask_secret(secret)
     else:
-        from asyncio import gather
-
         from airflow.sdk.log import amask_secret
 
-        await gather(*(amask_secret(secret) for secret in secrets))
+        for secret in secrets:
+            await amask_secret(secret)
 
 
 def unmask(secret: str) -> None:

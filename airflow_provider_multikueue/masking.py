@@ -46,10 +46,15 @@ async def mask_tokens(secrets: Iterable[str]) -> None:
         oldest, _ = _hidden.popitem(last=False)
         if len(oldest) == HIDDEN:  # a short one may be somebody else's secret as well
             unmask(oldest)
-    telling = asyncio.get_running_loop().create_task(mask_secrets(new), context=contextvars.Context())
-    _telling.add(telling)
-    telling.add_done_callback(_telling.discard)
-    await asyncio.wait([telling], timeout=TOLD_SECONDS)
+    if not new:
+        return
+    loop = asyncio.get_running_loop()
+    # Each for itself: what the supervisor is told next must not wait to be hidden here.
+    telling = [loop.create_task(mask_secrets([text]), context=contextvars.Context()) for text in new]
+    _telling.update(telling)
+    for each in telling:
+        each.add_done_callback(_telling.discard)
+    await asyncio.wait(telling, timeout=TOLD_SECONDS)
 
 
 def hide(value: Any) -> Any:
