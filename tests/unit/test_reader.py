@@ -439,7 +439,4 @@ async def test_a_quiet_container_is_followed_and_seldom_asked(kubelet, cluster, 
     assert len(kubelet.requests) < 12
     pod.write("one")
     await until(lambda: out.lines == ["one"])
-    known = len(kubelet.requests)
-    await asyncio.sleep(0.5)
-    assert len(kubelet.requests) <= known + 1
     await logs.close()
