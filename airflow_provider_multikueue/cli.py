@@ -14,6 +14,7 @@ __all__ = ["main"]
 
 _COMMANDS = {
     "doctor": "whether a fleet is well, seen from here with the connection's accounts",
+    "explain": "what a job does, where, and what it waits for; or the jobs of a namespace",
     "fleet": "make the fleet that a file describes, change it, take it down",
     "reap": "find jobs whose task or DAG run is over or gone, and delete them",
 }

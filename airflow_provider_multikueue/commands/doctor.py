@@ -7,11 +7,9 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from airflow_provider_multikueue.decisions.connection import FleetConfig
+from airflow_provider_multikueue.commands.connection import add_connection_arguments, chosen_fleet
 
 __all__ = ["add_arguments", "lines", "run"]
 
@@ -25,10 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Asks each cluster of a fleet what jobs need of it, changes nothing. Exit code: 0 healthy, 1 jobs can't run or "
         "be followed, 2 the connection can't be used."
     )
-    parser.add_argument(
-        "conn_id", nargs="?", default="multikueue_default", help="Airflow connection (also AIRFLOW_CONN_...)"
-    )
-    parser.add_argument("--file", type=Path, help="a JSON file with the connection, or its extra, instead")
+    add_connection_arguments(parser, "conn_id")
     parser.add_argument("--namespace", help="of the jobs; default: the connection's")
     parser.add_argument("--json", action="store_true", help="all that was found, for programs")
 
@@ -40,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from airflow_provider_multikueue.fleets.doctor import examine
 
     async def work() -> dict[str, Any]:
-        found = await examine(await _config(arguments), namespace=arguments.namespace)
+        found = await examine(await chosen_fleet(arguments), namespace=arguments.namespace)
         return {**found, "limits": host_limits()}
 
     try:
@@ -50,31 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
         return UNUSABLE
     print(json.dumps(found, indent=1) if arguments.json else "\n".join(lines(found)))
     return HEALTHY if found["healthy"] else UNHEALTHY
-
-
-async def _config(arguments: argparse.Namespace) -> FleetConfig:
-    from airflow_provider_multikueue.hooks import load_config, resolve_config
-
-    if arguments.file is None:
-        return await load_config(arguments.conn_id)
-    return await resolve_config(_extra(arguments.file), conn_id=str(arguments.file))
-
-
-def _extra(file: Path) -> dict[str, Any]:
-    """Return the extra of the connection in a file; the file's own words are never quoted."""
-    from airflow_provider_multikueue.exceptions import FleetConfigurationError
-
-    try:
-        content = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not JSON"
-        raise FleetConfigurationError(f"{file} can't be read: {reason}.") from None
-    extra = content.get("extra", content) if isinstance(content, dict) else None
-    if isinstance(extra, str):
-        extra = json.loads(extra)
-    if not isinstance(extra, dict):
-        raise FleetConfigurationError(f"{file} must hold a JSON object: a connection, or its extra.")
-    return extra
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:

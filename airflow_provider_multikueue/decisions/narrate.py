@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,6 @@ QUIET_RUNNING: Final = 3600.0
 """Seconds without a line of ours; the pods of a job that runs mostly have something to say themselves."""
 
 Line = tuple[int, str]
-RegionOf = Callable[[str], str | None]
 
 _SAYS = {
     Stage.SILENT: "asked, no answer yet",
@@ -41,12 +40,11 @@ _QUIET = (Stage.SILENT, Stage.UNANSWERED, Stage.ASKED, Stage.EVICTED, Stage.UNRE
 _BAD = (Stage.INADMISSIBLE, Stage.REJECTED, Stage.UNREACHABLE)
 
 
-def narrate(previous: Observation | None, current: Observation, *, region_of: RegionOf | None = None) -> list[Line]:
+def narrate(previous: Observation | None, current: Observation) -> list[Line]:
     """Return the lines (``logging`` level, text) that tell what changed from ``previous`` to ``current``.
 
     Empty if nothing changed that a reader needs. ``region_of`` names the region of a cluster that is only asked so far.
     """
-    del region_of  # the observation knows its regions; kept for callers that know more
     before = previous or Observation(phase=Phase.SUBMITTED)
     if current.ending is not None:
         if before.ending == current.ending:
@@ -62,9 +60,8 @@ def narrate(previous: Observation | None, current: Observation, *, region_of: Re
     ]
 
 
-def describe_waiting(observation: Observation, *, now: float | None = None, region_of: RegionOf | None = None) -> str:
+def describe_waiting(observation: Observation, *, now: float | None = None) -> str:
     """Return one line for a slow heartbeat: what the job waits for, for how long, and what each region says."""
-    del region_of
     waited = ""
     if now is not None and observation.joined is not None:
         waited = f" for {duration(now - observation.joined.timestamp())}"

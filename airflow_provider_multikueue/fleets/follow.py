@@ -191,7 +191,7 @@ class Following:
         return not self.orders.may_delete or (self.orders.heal and self._healer.may_heal(worker))
 
     def _tell(self, seen: Observation) -> None:
-        lines = narrate.narrate(self._seen, seen, region_of=self.fleet.region)
+        lines = narrate.narrate(self._seen, seen)
         if self._seen is None and self._resumed and seen.ending is None:
             # An earlier reader told it; thousands of tasks that go on at once would fill the log's narrow pipe.
             lines, self._told_at = [line for line in lines if line[0] > logging.INFO], self.clock()
@@ -272,7 +272,7 @@ class Following:
             self.orders,
             dispatches=self._dispatches.items,
             pods=self._attention.last_pods(seen.cluster),
-            tried=narrate.describe_waiting(seen, now=self.clock(), region_of=self.fleet.region),
+            tried=narrate.describe_waiting(seen, now=self.clock()),
             now=self.clock(),
         )
         if judged is not None:
