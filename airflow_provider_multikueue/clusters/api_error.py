@@ -13,6 +13,7 @@ __all__ = ["ApiError", "from_answer", "from_exception"]
 PASSING = {0, 429, 500, 502, 503, 504}
 RETRY_AFTER_LIMIT = 300.0
 MESSAGE_LIMIT = 2000
+ADMISSION = re.compile(r"^admission webhook \S+ denied the request|ValidatingAdmissionPolicy '[^']*'.* denied request")
 CREDENTIALS_IN_URL = re.compile(r"//[^/@\s]+@")
 
 
@@ -63,6 +64,11 @@ class ApiError(Exception):
     def passing(self) -> bool:
         """Whether the same request may well succeed a little later."""
         return self.status in PASSING
+
+    @property
+    def denied(self) -> bool:
+        """Whether an admission webhook or policy refuses the object itself: no lack of rights, whatever the status."""
+        return ADMISSION.search(self.message) is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what pickle needs; all but the text is keyword-only."""
@@ -131,7 +137,7 @@ def _sentence(status: int, message: str, cluster: str, call: _Call) -> str:
             f"Cluster {cluster} did not accept our credentials to {_subject(call)} (401){detail} "
             "Renew the account that the connection names; its token may have expired or been revoked."
         )
-    if status == 403:
+    if status == 403 and not ADMISSION.search(message):
         where = f"in namespace {call.namespace}" if call.namespace else "cluster-wide"
         return (
             f"Our account may not {_subject(call)} on cluster {cluster} (403){detail} "

@@ -69,10 +69,15 @@ class Cluster(Server):
         return await self._sender.repeat(about("get", res, name, namespace), "GET")
 
     async def create(
-        self, res: Resource, obj: Object, namespace: str | None = None, *, dry_run: bool = False
+        self, res: Resource, obj: Object, namespace: str | None = None, *, dry_run: bool = False, strict: bool = False
     ) -> Object:
-        """Return the object as created. Never repeated: after an error of status 0 or 5xx it may exist or not."""
+        """Return the object as created. Never repeated: after an error of status 0 or 5xx it may exist or not.
+
+        ``strict`` refuses fields that the server does not know (400), which it drops otherwise.
+        """
         query = {"dryRun": "All"} if dry_run else {}
+        if strict:
+            query["fieldValidation"] = "Strict"
         return await self._sender.once(about("create", res, None, namespace), "POST", query=query, body=obj)
 
     async def replace(

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.decisions import jobs
 from airflow_provider_multikueue.decisions.kinds import Kind, find_kind
-from airflow_provider_multikueue.exceptions import FleetConfigurationError, ManifestError, MultiKueueError
+from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
 from airflow_provider_multikueue.fleets import stop
+from airflow_provider_multikueue.fleets.creation import create, refused
 from airflow_provider_multikueue.fleets.queues import QueueFacts, choose_queue, judge_queue, read_queue, stays_within
 
 if TYPE_CHECKING:
-    from airflow_provider_multikueue.clusters.client import ApiError, Resource
+    from airflow_provider_multikueue.clusters.client import Resource
     from airflow_provider_multikueue.fleets.fleet import Fleet
     from airflow_provider_multikueue.logs.emit import Sink
 
 __all__ = ["Request", "Submitted", "mark_reported", "submit"]
-
-RETRY_SECONDS = 120.0
-"""How long a refused or unanswered POST is repeated: Kueue's webhook answers 500 while Kueue restarts."""
 
 LEFTOVER_SECONDS = 30.0
 """How long a new job waits for the last pods of a deleted one of the same name."""
@@ -214,7 +212,7 @@ async def _submit(fleet: Fleet, request: Request, kind: Kind, queue: str, sink: 
         if request.owner.attempt > 1 and not await _name_is_free(fleet, namespace, wanted["metadata"]["name"]):
             # Pods of a deleted job may still hold this name on a worker that can't be asked now.
             wanted, _ = _build(request, max(generation, request.owner.attempt), queue)
-        created = await _create(fleet, resource, jobs.hold(wanted) if request.hold else wanted, namespace)
+        created = await create(fleet.manager, resource, wanted, held=jobs.hold(wanted) if request.hold else None)
         if created is not None:
             return Submitted(created, adopted=False)
         if await _is_foreign(fleet, resource, wanted, request.identity):
@@ -270,7 +268,7 @@ async def _take(
     except ApiError as error:
         if error.status in (404, 409):
             return None
-        raise _refused(error, wanted) from error
+        raise refused(error, wanted) from error
     return {"apiVersion": wanted["apiVersion"], "kind": wanted["kind"], **taken}
 
 
@@ -283,54 +281,6 @@ async def _name_is_free(fleet: Fleet, namespace: str, name: str) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-async def _create(fleet: Fleet, resource: Resource, wanted: dict[str, Any], namespace: str) -> dict[str, Any] | None:
-    """POST the job; None when one of that name is there (also after a POST whose answer was lost): look again."""
-    from airflow_provider_multikueue.clusters.client import ApiError
-
-    async def post() -> dict[str, Any] | None:
-        try:
-            created: dict[str, Any] = await fleet.manager.create(resource, wanted, namespace)
-        except ApiError as error:
-            if error.status == 409:
-                return None
-            raise
-        return created
-
-    try:
-        return await _persist(post)
-    except ApiError as error:
-        raise _refused(error, wanted) from error
-
-
-async def _persist(post: Callable[[], Awaitable[dict[str, Any] | None]]) -> dict[str, Any] | None:
-    from airflow_provider_multikueue.clusters.client import ApiError
-
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + RETRY_SECONDS
-    pause = 0.5
-    while True:
-        try:
-            return await post()
-        except ApiError as error:
-            passing = error.status in (0, 429) or error.status >= 500
-            if not passing or loop.time() + pause > deadline:
-                raise
-            await asyncio.sleep(max(pause, error.retry_after or 0.0))
-            pause = min(pause * 2, 10.0)
-
-
-def _refused(error: ApiError, wanted: Mapping[str, Any]) -> MultiKueueError:
-    what = f"{wanted['kind']} {wanted['metadata']['namespace']}/{wanted['metadata']['name']}"
-    if error.status in (400, 422):
-        return ManifestError(f"The manager refuses {what}: {error}. Correct the manifest. Nothing was submitted.")
-    if error.status in (401, 403, 404):
-        return FleetConfigurationError(f"{what} could not be submitted: {error}")
-    return MultiKueueError(
-        f"{what} could not be submitted within {RETRY_SECONDS:.0f} s: {error}. Is the manager's Kueue running? If a "
-        f"POST did reach the server, the next try of this task takes the job over."
-    )
 
 
 async def _resource(fleet: Fleet, kind: Kind) -> Resource:
