@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -166,11 +166,9 @@ class MultiKueueHook(BaseHook):
 
         return run_sync(inner)
 
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[tuple[Fleet, FleetConfig]]:
+    def open(self) -> AbstractAsyncContextManager[tuple[Fleet, FleetConfig]]:
         """Open the fleet for asynchronous use."""
-        async with reporting(), open_connection(self.multikueue_conn_id) as opened:
-            yield opened
+        return open_connection(self.multikueue_conn_id)
 
     async def _submit(self, job: object, **wishes: Any) -> Submitted:
         from airflow_provider_multikueue.fleets.submit import submit
@@ -214,14 +212,35 @@ class LogSink:
         self.log.log(level, "%s", text)
 
 
-@asynccontextmanager
-async def open_connection(conn_id: str) -> AsyncIterator[tuple[Fleet, FleetConfig]]:
-    """Open the fleet of an Airflow connection: its tokens are masked as they come, and rotated ones looked up again."""
-    from airflow_provider_multikueue.fleets.fleet import open_fleet
+def open_connection(conn_id: str) -> AbstractAsyncContextManager[tuple[Fleet, FleetConfig]]:
+    """Open the fleet of an Airflow connection: its tokens are masked as they come, and rotated ones looked up again.
 
-    config = await load_config(conn_id)
-    async with open_fleet(config, look_up=lambda: load_config(conn_id), mask=mask_tokens) as fleet:
-        yield fleet, config
+    What the process counts is reported meanwhile.
+    """
+    return _Opened(conn_id)
+
+
+class _Opened:
+    """An opened connection. Thousands of triggers are inside of one: as generators they would take 4 KiB each."""
+
+    __slots__ = ("_conn_id", "_lease", "_reporting")
+
+    def __init__(self, conn_id: str) -> None:
+        self._conn_id = conn_id
+
+    async def __aenter__(self) -> tuple[Fleet, FleetConfig]:
+        from airflow_provider_multikueue.fleets.fleet import Lease
+
+        conn_id, self._lease = self._conn_id, Lease()
+        config = await load_config(conn_id)
+        fleet = await self._lease.take(config, look_up=lambda: load_config(conn_id), mask=mask_tokens)
+        self._reporting = reporting()
+        self._reporting.__enter__()
+        return fleet, fleet.config if fleet.config == config else config
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lease.release()
+        self._reporting.__exit__(None, None, None)
 
 
 async def load_config(conn_id: str) -> FleetConfig:

@@ -7,8 +7,9 @@ defers, and writes the answer back.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue._compat import BaseOperatorLink, stored_xcom
@@ -93,21 +94,38 @@ def push_output_link(ti: Any, log_uri: str | None, job: Mapping[str, Any]) -> No
 
 
 class PlacementPush:
-    """Writes XCom ``placement`` and the links of a job that is being followed; ``put`` writes one XCom."""
+    """Writes XCom ``placement`` and the links of a job that is being followed; ``put`` writes one XCom.
 
-    def __init__(self, job: Mapping[str, Any], put: Put) -> None:
+    ``async with`` opens what ``opened`` opens, remembers the fleet, and calls ``ready``.
+    """
+
+    __slots__ = ("_fleet", "_job", "_opened", "_put", "_ready")
+
+    def __init__(
+        self,
+        job: Mapping[str, Any],
+        put: Put,
+        *,
+        opened: AbstractAsyncContextManager[tuple[Fleet, object]],
+        ready: Callable[[], object] = lambda: None,
+    ) -> None:
         self._job = job
         self._put = put
+        self._opened = opened
+        self._ready = ready
         self._fleet: Fleet | None = None
 
-    @asynccontextmanager
-    async def open(
-        self, opened: AbstractAsyncContextManager[tuple[Fleet, object]]
-    ) -> AsyncIterator[tuple[Fleet, object]]:
-        """Open what ``opened`` opens, and remember the fleet."""
-        async with opened as (fleet, config):
-            self._fleet = fleet
-            yield fleet, config
+    async def __aenter__(self) -> tuple[Fleet, object]:
+        """Open, and return what was opened."""
+        self._fleet, other = await self._opened.__aenter__()
+        self._ready()
+        return self._fleet, other
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Close it."""
+        return await self._opened.__aexit__(kind, error, trace)
 
     def place(self, placement: dict[str, Any]) -> None:
         """Write where the job is now."""

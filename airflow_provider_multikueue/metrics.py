@@ -10,8 +10,8 @@ import asyncio
 import contextvars
 import logging
 import weakref
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -38,15 +38,9 @@ def emit(measures: Iterable[Measure]) -> None:
         log.warning("The provider's metrics could not be sent.", exc_info=True)
 
 
-@asynccontextmanager
-async def reporting() -> AsyncIterator[None]:
+def reporting() -> AbstractContextManager[None]:
     """Send what the process counts every ten seconds while this is open, and once more at the end."""
-    reporter = _reporters.setdefault(asyncio.get_running_loop(), _Reporter())
-    reporter.enter()
-    try:
-        yield
-    finally:
-        reporter.leave()
+    return _reporters.setdefault(asyncio.get_running_loop(), _Reporter())
 
 
 @dataclass(slots=True)
@@ -56,13 +50,13 @@ class _Reporter:
     users: int = 0
     task: asyncio.Task[None] | None = None
 
-    def enter(self) -> None:
+    def __enter__(self) -> None:
         self.users += 1
         if self.task is None:
             # in a context of its own, since it is no task's
             self.task = asyncio.get_running_loop().create_task(_report(), context=contextvars.Context())
 
-    def leave(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self.users -= 1
         if self.users == 0 and self.task is not None:
             self.task.cancel()

@@ -116,9 +116,9 @@ class WaitsForJob:
         from airflow_provider_multikueue.links import PlacementPush
         from airflow_provider_multikueue.object_storage import target_of
 
-        push = PlacementPush(job, put)
+        push = PlacementPush(job, put, opened=self.hook.open())
         return await follow(
-            push.open(self.hook.open()),
+            push,
             job,
             orders,
             LogSink(self.log),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_multikueue import kill
@@ -103,12 +102,17 @@ class MultiKueueJobTrigger(BaseTrigger):
         from airflow_provider_multikueue.pushes import shared_pushes
 
         pushes, ti, orders = shared_pushes(), self._ti, Orders.from_json(self.orders)
-        push = PlacementPush(self.job, lambda key, value: pushes.put(ti, key, value))
+        push = PlacementPush(
+            self.job,
+            lambda key, value: pushes.put(ti, key, value),
+            opened=MultiKueueHook(self.multikueue_conn_id).open(),
+            ready=lambda: pushes.prepare(ti),  # opening asks the supervisor too, and comes first
+        )
         see = f", see {orders.log_uri}" if orders.log_uri else ""
         async with shared_emitter().sink(self.log, see=see) as sink:
             try:
                 return await follow(
-                    push.open(_then(MultiKueueHook(self.multikueue_conn_id).open(), lambda: pushes.prepare(ti))),
+                    push,
                     self.job,
                     orders,
                     sink,
@@ -136,14 +140,6 @@ class MultiKueueJobTrigger(BaseTrigger):
             self.log.exception(
                 "job %s/%s could not be deleted; it may still run", self.job["namespace"], self.job["name"]
             )
-
-
-@asynccontextmanager
-async def _then(opened: AbstractAsyncContextManager[T], act: Callable[[], None]) -> AsyncIterator[T]:
-    """Open what ``opened`` opens, and ``act`` when that is done: opening asks the supervisor too, and comes first."""
-    async with opened as what:
-        act()
-        yield what
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_multikueue.bell import Bell
 from airflow_provider_multikueue.decisions.kinds import Kind, find_kind
 from airflow_provider_multikueue.decisions.workload import View, WorkerView
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
@@ -69,16 +70,16 @@ class Attention:
     fleet: Fleet
     part: Mapping[str, Any]
     sink: Sink
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: Bell = field(default_factory=Bell)
     job: Object | None = None
     workload: Object | None = None
     pods: dict[str, dict[str, Object]] = field(default_factory=dict)
     _jobs: Subscription | None = None
     _workloads: Subscription | None = None
     _copies: dict[str, Copies] = field(default_factory=dict)
-    _refused: set[str] = field(default_factory=set)
-    _said: set[str] = field(default_factory=set)
-    _told: set[str] = field(default_factory=set)
+    _refused: frozenset[str] = frozenset()  # most tasks never need theirs, and an empty set takes 200 bytes
+    _said: frozenset[str] = frozenset()
+    _unattended: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -134,8 +135,16 @@ class Attention:
     @property
     def settled(self) -> bool:
         """Whether everything that is watched was seen once, or is known not to answer."""
-        watched = [s for c in self._copies.values() for s in (c.workload, c.provisioning, c.job, c.pods)]
-        return all(s is None or s.synced or s.trouble for s in (self._jobs, self._workloads, *watched))
+        return all(s.synced or s.trouble for s in self._watched())
+
+    @property
+    def troubled(self) -> bool:
+        """Whether a cluster that matters does not answer, or could not be watched yet."""
+        return self._unattended or any(s.trouble for s in self._watched())
+
+    def _watched(self) -> list[Subscription]:
+        copies = (s for c in self._copies.values() for s in (c.workload, c.provisioning, c.job, c.pods))
+        return [s for s in (self._jobs, self._workloads, *copies) if s is not None]
 
     def close(self) -> None:
         """Stop watching."""
@@ -147,8 +156,10 @@ class Attention:
         """Watch the copies on ``workers``, and the pods where the job is admitted or ``placed``."""
         if self.workload is None:
             return
+        self._unattended = False
         for name in sorted({*workers, *self._copies}):
             copies = self._copies.get(name) or await self._attend(name)
+            self._unattended |= copies is None and name not in self._refused
             if copies is not None and copies.pods is None and (name == placed or copies.admitted):
                 await self._attend_pods(name, copies)
         self.collect()
@@ -166,9 +177,8 @@ class Attention:
         """Say once what our account may not watch on a worker: the job goes on, with less known of it."""
         for watched in (copies.workload, copies.provisioning, copies.job, copies.pods):
             trouble = watched.trouble if watched is not None else None
-            if trouble is not None and trouble.status in REFUSED and trouble.text not in self._told:
-                self._told.add(trouble.text)
-                self.sink.record(logging.WARNING, f"{trouble.text} The job itself is not affected.")
+            if trouble is not None and trouble.status in REFUSED:
+                self._say_once(f"{trouble.text} The job itself is not affected.")
 
     def view(self, now: float, can_heal: Callable[[str], bool] = lambda _: True) -> View:
         """Return all that is known at ``now``, for ``observe``; ``can_heal`` says where dead copies can be deleted."""
@@ -246,7 +256,7 @@ class Attention:
             self._refuse(name, str(error))
             return None
         if cluster is None:
-            self._refused.add(name)  # said when the job is placed there: that it is asked costs nothing
+            self._refused |= {name}  # said when the job is placed there: that it is asked costs nothing
             return None
         await self.fleet.await_region(name, REGION_SECONDS)
         copy = str(self.workload["metadata"]["name"])
@@ -259,12 +269,12 @@ class Attention:
         return self._copies[name]
 
     def _refuse(self, name: str, why: str) -> None:
-        self._refused.add(name)
+        self._refused |= {name}
         self._say_once(why)
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
-            self._said.add(text)
+            self._said |= {text}
             self.sink.record(logging.WARNING, text)
 
     async def _attend_pods(self, name: str, copies: Copies) -> None:

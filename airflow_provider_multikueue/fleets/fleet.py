@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_multikueue.clusters.transport import Mask
     from airflow_provider_multikueue.fleets.discovery import Found
 
-__all__ = ["MANAGER", "Fleet", "open_fleet", "source_of"]
+__all__ = ["MANAGER", "Fleet", "Lease", "open_fleet", "source_of"]
 
 log = logging.getLogger(__name__)
 
@@ -317,24 +317,46 @@ async def open_fleet(
     Nothing is sent to the manager yet, unless workers are to be found there. Raises FleetConfigurationError when its
     credentials cannot be loaded.
     """
-    loop = asyncio.get_running_loop()
-    fleets, digest = _shared.setdefault(loop, {}), config.digest
-    shared = fleets.get(digest)
-    if shared is None:
-        shared = fleets[digest] = _Shared(_spawn(_connect(config, look_up, mask), "open"))
-        shared.keeper = _spawn(_keep(shared, fleets, digest), "keep")
-    del config, look_up, mask  # thousands of users need no copy each while they wait
-    shared.users += 1
-    shared.changed.set()
+    lease = Lease()
+    fleet = await lease.take(config, look_up=look_up, mask=mask)
     try:
-        yield await asyncio.shield(shared.fleet)
-    except Exception:
-        if shared.fleet.done() and shared.fleet.exception() and fleets.get(digest) is shared:
-            del fleets[digest]  # the next one tries anew
-        raise
+        yield fleet
     finally:
-        shared.users -= 1
+        lease.release()
+
+
+class Lease:
+    """What `open_fleet` does, for those who wait in thousands: a generator each takes many times as much memory."""
+
+    __slots__ = ("_shared",)
+
+    def __init__(self) -> None:
+        self._shared: _Shared | None = None
+
+    async def take(self, config: FleetConfig, *, look_up: LookUp | None = None, mask: Mask | None = None) -> Fleet:
+        """Return the fleet, which stays open until `release`; there is nothing to release after an error."""
+        fleets, digest = _shared.setdefault(asyncio.get_running_loop(), {}), config.digest
+        shared = fleets.get(digest)
+        if shared is None:
+            shared = fleets[digest] = _Shared(_spawn(_connect(config, look_up, mask), "open"))
+            shared.keeper = _spawn(_keep(shared, fleets, digest), "keep")
+        self._shared = shared
+        shared.users += 1
         shared.changed.set()
+        try:
+            return await asyncio.shield(shared.fleet)
+        except BaseException:
+            if shared.fleet.done() and not shared.fleet.cancelled() and shared.fleet.exception():
+                fleets.pop(digest, None)  # the next one tries anew
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let go of the fleet; may be called twice."""
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.users -= 1
+            shared.changed.set()
 
 
 async def _connect(config: FleetConfig, look_up: LookUp | None, mask: Mask | None) -> Fleet:

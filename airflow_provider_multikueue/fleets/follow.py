@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -60,6 +61,9 @@ NOTE_SECONDS = 2.0
 SETTLE_SECONDS = 3.0
 NOTICE_SECONDS = 1.0
 LONGEST_SLEEP = 60.0
+"""While a cluster does not answer or a copy is dead: what is done about it depends on the time that passes."""
+SPREAD_SECONDS = 60.0
+"""Thousands of tasks that began together must not look all at once whether it is time to say that they still wait."""
 SAVE_SECONDS = 5.0
 """How often positions in the logs are saved: what a reader that is lost can make the next one repeat."""
 UNASKED_SECONDS = 10.0
@@ -348,11 +352,18 @@ class Following:
         if seen.phase is not Phase.PLACING or seen.asked or self._seen_at + UNASKED_SECONDS <= now:
             unasked = None
         times = (next_deadline(seen, self.orders), seen.recheck, unasked, saving)
-        pause = min((max(t - now, 0.05) for t in times if t is not None and t > now - 1), default=LONGEST_SLEEP)
-        pause = min(pause, LONGEST_SLEEP)
+        longest = self._longest_sleep(seen, now)
+        pause = min((max(t - now, 0.05) for t in times if t is not None and t > now - 1), default=longest)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(min(pause, longest)):
                 await self._attention.changed.wait()
+
+    def _longest_sleep(self, seen: Observation, now: float) -> float:
+        """Return for how long nothing has to be done if nothing changes."""
+        if seen.dead or self._attention.troubled:
+            return LONGEST_SLEEP
+        due = narrate.next_heartbeat(seen, self._told_at) - now
+        return max(due, 0.0) + random.uniform(0, SPREAD_SECONDS)  # noqa: S311 - spreads load
 
 
 def _cursors(text: str | None) -> tuple[dict[str, Any], datetime | None]:

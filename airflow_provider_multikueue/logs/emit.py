@@ -19,6 +19,7 @@ from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from airflow_provider_multikueue.bell import Bell
 from airflow_provider_multikueue.logs.sinks import (
     DirectSink,
     Headings,
@@ -75,7 +76,7 @@ class TaskSink:
         self._complete = True
         self._positions: dict[str, Mark] = {}
         self._headings = Headings()
-        self._empty = asyncio.Event()
+        self._empty = Bell()
         self._empty.set()
         self._broken = self._closed = False
 

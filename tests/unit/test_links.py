@@ -67,8 +67,8 @@ def test_what_follows_a_job_writes_its_placement_and_links_at_each_move():
         yield fleet(GKE), None
 
     async def follow() -> None:
-        push = PlacementPush(JOB, lambda key, value: written.append((key, value)))
-        async with push.open(opened()):
+        push = PlacementPush(JOB, lambda key, value: written.append((key, value)), opened=opened())
+        async with push:
             push.place(at("us"))
             push.place(at("asia"))
 

@@ -13,6 +13,7 @@ import yaml
 from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.decisions.names import JOINED
 from airflow_provider_multikueue.decisions.orders import Orders
+from airflow_provider_multikueue.decisions.views import DeadRegion, Observation, Phase
 from airflow_provider_multikueue.fleets.fleet import Fleet, open_fleet
 from airflow_provider_multikueue.fleets.follow import Following
 from tests.unit.apiserver import ApiServer, Feed, kubeconfig, listed, obj, until
@@ -48,8 +49,8 @@ async def fleet(server: ApiServer, tmp_path: Path) -> AsyncIterator[Fleet]:
         yield opened
 
 
-async def begin(fleet: Fleet, records: Records) -> None:
-    """Follow all jobs until each was looked at once."""
+async def begin(fleet: Fleet, records: Records) -> list[Following]:
+    """Follow all jobs until each was looked at once; return who followed."""
     parts: list[dict[str, Any]] = [
         {"api_version": "batch/v1", "kind": "Job", "namespace": "default", "name": name, "uid": f"uid-{name}"}
         for name in NAMES
@@ -62,6 +63,7 @@ async def begin(fleet: Fleet, records: Records) -> None:
     await asyncio.gather(*running, return_exceptions=True)
     for following in all_:
         await following.close()
+    return all_
 
 
 async def test_hundreds_that_begin_at_once_list_once(server: ApiServer, fleet: Fleet) -> None:
@@ -85,3 +87,22 @@ async def test_who_begins_says_what_is_waited_for(server: ApiServer, fleet: Flee
     records = Records()
     await begin(fleet, records)
     assert len(records) == len(NAMES)
+
+
+async def test_who_waits_sleeps_for_minutes_and_does_not_wake_together_with_all_others(
+    server: ApiServer, fleet: Fleet
+) -> None:
+    server.on("GET", JOBS, listed(*(obj(name) for name in NAMES)))
+    followings = await begin(fleet, Records())
+    seen = Observation(phase=Phase.QUEUED)
+    sleeps = [following._longest_sleep(seen, following._told_at) for following in followings]
+    assert min(sleeps) >= 600
+    assert max(sleeps) - min(sleeps) > 30
+
+
+async def test_who_waits_for_a_dead_region_looks_again_within_a_minute(server: ApiServer, fleet: Fleet) -> None:
+    server.on("GET", JOBS, listed(*(obj(name) for name in NAMES)))
+    following, *_ = await begin(fleet, Records())
+    region = DeadRegion(cluster="us", region=None, reason="no capacity", since=0.0, healable=True)
+    seen = Observation(phase=Phase.PLACING, dead=(region,))
+    assert following._longest_sleep(seen, following._told_at) <= 60

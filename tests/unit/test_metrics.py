@@ -39,8 +39,8 @@ emit([Measure("multikueue.admissions", 1, tags), Measure("multikueue.admission_w
 emit([Measure("multikueue.admissions", float("nan"))])
 
 async def main():
-    async with reporting():
-        async with reporting():
+    with reporting():
+        with reporting():
             tally.add("multikueue.log_lines", 5)
         tally.add("multikueue.log_lines", 2)
         tally.add("multikueue.watch_reconnects", fleet_cluster="manager")
@@ -127,7 +127,7 @@ def test_opentelemetry_carries_the_same_names_and_tags() -> None:
 
 async def test_no_reporter_is_left_when_nothing_is_open() -> None:
     before = asyncio.all_tasks()
-    async with reporting():
+    with reporting():
         assert asyncio.all_tasks() - before
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
