@@ -44,6 +44,10 @@ LOOP_AGE: Final = 30.0  # seconds that a copy must live undecided to break it
 STRANDED_AFTER: Final = 20.0  # seconds; a wasted round is over after 8 to 12
 NOT_ASKED_AFTER: Final = 10.0  # seconds with quota and without a region asked
 SLOW_AFTER: Final = 30.0  # seconds without an answer that are worth a word
+NOT_BROUGHT: Final = (
+    f"it granted capacity more than {SLOW_AFTER:.0f} s ago, and the manager brings no job there (its Kueue is down, or "
+    "refused by that worker: its log says)"
+)
 
 
 def asked_clusters(view: View) -> tuple[str, ...]:
@@ -131,6 +135,8 @@ def _stage(view: View, worker: WorkerView) -> Answer:
     if _is_blocked(view, worker):
         granted = transition(workload, "Admitted")
         return Stage.FAILED, "another job of the same name is in the way", granted
+    if _is_in_vain(view, worker):
+        return Stage.FAILED, NOT_BROUGHT, transition(workload, "Admitted")
     if workload is None:
         silent = view.memory.of(worker.cluster).silent_since
         return Stage.SILENT, "", datetime.fromtimestamp(silent, UTC) if silent is not None else None
@@ -196,7 +202,7 @@ def dead_regions(view: View, checks: tuple[RegionCheck, ...]) -> tuple[DeadRegio
 def _dead(view: View, check: RegionCheck, worker: WorkerView) -> DeadRegion | None:
     since = check.since.timestamp() if check.since else view.now
     memory = view.memory.of(worker.cluster)
-    if _is_blocked(view, worker):
+    if _is_blocked(view, worker) or _is_in_vain(view, worker):
         return replace(_made(worker, check.text, since, healable=False), final=True)
     if check.stage is Stage.INADMISSIBLE and not waits_for_queue(check.text):
         return _made(worker, check.text, since, healable=False)
@@ -213,6 +219,17 @@ def _dead(view: View, check: RegionCheck, worker: WorkerView) -> DeadRegion | No
 def _is_blocked(view: View, worker: WorkerView) -> bool:
     """Whether someone else's job has the name that the copy of ours needs there: the manager then never goes on."""
     return worker.job is not None and worker.workload is not None and not is_copy(view, worker.job)
+
+
+def _is_in_vain(view: View, worker: WorkerView) -> bool:
+    """Whether a worker admitted the job and no job comes, as when its webhook refuses the copy: no wait mends that.
+
+    A worker that hangs holds up the manager in everything.
+    """
+    granted = transition(worker.workload, "Admitted") if is_true(worker.workload, "Admitted") else None
+    if granted is None or worker.job is not None or any(each.trouble for each in view.workers.values()):
+        return False
+    return not is_true(worker.workload, "Evicted") and view.now - granted.timestamp() > SLOW_AFTER
 
 
 def _failed_once(worker: WorkerView, check: RegionCheck) -> bool:

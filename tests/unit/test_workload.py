@@ -504,6 +504,25 @@ def test_a_region_that_was_chosen_while_someone_else_s_job_has_the_name_leaves_n
     assert (ending.kind, "same name" in ending.message) == ("rejected", True)
 
 
+def test_a_region_that_grants_and_to_which_the_manager_brings_no_job_leaves_no_hope() -> None:
+    story = Story().nominated().granted(US)
+    for cluster in (ASIA, EU):
+        story.workers[cluster].workload = None
+    assert story.look(29).dead == ()
+    seen = story.look(2)
+    assert [(d.cluster, d.healable, d.final) for d in seen.dead] == [(US, False, True)]
+    assert "the manager brings no job there" in seen.waiting
+    ending = story.look(600).ending
+    assert ending is not None
+    assert (ending.kind, "brings no job" in ending.message) == ("rejected", True)
+
+
+def test_a_manager_that_brings_no_job_while_another_worker_hangs_is_waited_for() -> None:
+    story = Story().nominated().granted(US)
+    story.workers[EU].trouble = "timed out"
+    assert story.look(60).dead == ()
+
+
 def test_a_rejection_by_a_check_is_one_also_when_its_state_is_taken_back() -> None:
     story = Story().reserved()
     assert story.workload is not None
