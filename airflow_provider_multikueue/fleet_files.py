@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
-from airflow_provider_multikueue.hooks import resolve_config
+from airflow_provider_multikueue.opening import resolve_config
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.setup.description import FleetDescription

@@ -19,17 +19,15 @@ from airflow_provider_multikueue._compat import (
     BaseHook,
     TaskInstanceKeys,
     base_url,
-    get_connection,
-    mask_secrets,
     task_instance_id,
 )
 from airflow_provider_multikueue.decisions.measures import measures_of_submission
 from airflow_provider_multikueue.decisions.names import Identity, Lifetime, Owner
 from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.decisions.report import JobPart, Placement, Report, job_part, validate_report
-from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
-from airflow_provider_multikueue.masking import mask_tokens
-from airflow_provider_multikueue.metrics import emit, reporting
+from airflow_provider_multikueue.exceptions import MultiKueueError
+from airflow_provider_multikueue.metrics import emit
+from airflow_provider_multikueue.opening import open_connection
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.decisions.connection import FleetConfig
@@ -42,10 +40,7 @@ __all__ = [
     "LogSink",
     "MultiKueueHook",
     "count_submission",
-    "load_config",
-    "open_connection",
     "owner_of_task",
-    "resolve_config",
     "run_sync",
 ]
 
@@ -210,67 +205,6 @@ class LogSink:
     def record(self, level: int, text: str) -> None:
         """Log ``text`` as it is: a percent sign in it is no placeholder."""
         self.log.log(level, "%s", text)
-
-
-def open_connection(conn_id: str) -> AbstractAsyncContextManager[tuple[Fleet, FleetConfig]]:
-    """Open the fleet of an Airflow connection: its tokens are masked as they come, and rotated ones looked up again.
-
-    What the process counts is reported meanwhile.
-    """
-    return _Opened(conn_id)
-
-
-class _Opened:
-    """An opened connection. Thousands of triggers are inside of one: as generators they would take 4 KiB each."""
-
-    __slots__ = ("_conn_id", "_lease", "_reporting")
-
-    def __init__(self, conn_id: str) -> None:
-        self._conn_id = conn_id
-
-    async def __aenter__(self) -> tuple[Fleet, FleetConfig]:
-        from airflow_provider_multikueue.fleets.fleet import Lease
-
-        conn_id, self._lease = self._conn_id, Lease()
-        config = await load_config(conn_id)
-        fleet = await self._lease.take(config, look_up=lambda: load_config(conn_id), mask=mask_tokens)
-        self._reporting = reporting()
-        self._reporting.__enter__()
-        return fleet, fleet.config if fleet.config == config else config
-
-    async def __aexit__(self, *_: object) -> None:
-        self._lease.release()
-        self._reporting.__exit__(None, None, None)
-
-
-async def load_config(conn_id: str) -> FleetConfig:
-    """Return the fleet that an Airflow connection describes; its secrets are masked in all logs from here on.
-
-    Raises:
-        FleetConfigurationError: there is no such connection, or it is wrong.
-    """
-    connection = await _look_up(conn_id, "Create one of type multikueue, or set multikueue_conn_id= to yours")
-    return await resolve_config(connection.extra, conn_id=conn_id)
-
-
-async def resolve_config(extra: Any, *, conn_id: str) -> FleetConfig:
-    """Return the fleet that an extra describes, with what the Airflow connections say that it names."""
-    from airflow_provider_multikueue.airflow_connections import resolve_connections
-    from airflow_provider_multikueue.decisions.connection import FleetConfig
-
-    config = FleetConfig.from_extra(extra, conn_id=conn_id)
-    config = await resolve_connections(config, _look_up)
-    await mask_secrets(config.secrets())
-    return config
-
-
-async def _look_up(conn_id: str, remedy: str = "Create it, or correct the id in the fleet's connection") -> Any:
-    from airflow_provider_multikueue._compat import AirflowNotFoundException
-
-    try:
-        return await get_connection(conn_id)
-    except AirflowNotFoundException as error:
-        raise FleetConfigurationError(f"Airflow has no connection {conn_id!r}. {remedy}.") from error
 
 
 def prepare(

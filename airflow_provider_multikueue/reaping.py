@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue._compat import AirflowNotFoundException, base_url, get_connection, mask_secrets
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
-from airflow_provider_multikueue.hooks import identity_of_task, open_connection, owner_of_task
+from airflow_provider_multikueue.hooks import identity_of_task, owner_of_task
+from airflow_provider_multikueue.opening import open_connection
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.airflow_api import AirflowAddress, AirflowApi

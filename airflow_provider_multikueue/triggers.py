@@ -124,7 +124,8 @@ class MultiKueueJobTrigger(BaseTrigger):
                 pushes.drop(ti)
 
     async def _kill(self) -> None:
-        from airflow_provider_multikueue.hooks import LogSink, open_connection, owner_of_task
+        from airflow_provider_multikueue.hooks import LogSink, owner_of_task
+        from airflow_provider_multikueue.opening import open_connection
 
         try:
             async with asyncio.timeout(KILL_SECONDS):

@@ -30,7 +30,7 @@ async def chosen_fleet(arguments: argparse.Namespace) -> FleetConfig:
     Raises:
         FleetConfigurationError: the file or the connection can't be used.
     """
-    from airflow_provider_multikueue.hooks import load_config, resolve_config
+    from airflow_provider_multikueue.opening import load_config, resolve_config
 
     if arguments.file is None:
         return await load_config(arguments.conn_id)

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_multikueue.airflow_connections import resolve_connections
 from airflow_provider_multikueue.decisions.connection import FleetConfig, Form
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
-from airflow_provider_multikueue.hooks import load_config
+from airflow_provider_multikueue.opening import load_config
 
 GKE = "projects/p/locations/us-east4/clusters/c"
 USER = {"name": "u", "user": {"token": "secret-token"}}
