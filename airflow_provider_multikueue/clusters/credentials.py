@@ -17,13 +17,13 @@ import asyncio
 import base64
 import binascii
 import os
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_multikueue.clusters import exec_plugin, tls
+from airflow_provider_multikueue.clusters.expiry import end_of_certificate, end_of_token, renew_at
 from airflow_provider_multikueue.clusters.kubeconfig import configuration_error, read_file, select
 from airflow_provider_multikueue.clusters.proxy import proxy_for
 from airflow_provider_multikueue.decisions.secret_texts import secret_leaves
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Access", "InCluster", "InlineKubeconfig", "KubeconfigFile", "Source", "access_for"]
 
-FILE_TOKEN_REREAD = 60.0
 AUTH_PROVIDER_TIMEOUT = 45.0
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -49,6 +48,8 @@ class Access:
     proxy: str | None = field(default=None, repr=False)
     expires: float | None = None
     """Epoch seconds at which the credentials end, where that is known."""
+    ends: Mapping[str, float] = field(default_factory=dict)
+    """Epoch seconds at which each part of the credentials ends, by its name, where that is known."""
     renew_at: float | None = None
     """Epoch seconds at which to load again, before anything ends."""
     fingerprint: str = ""
@@ -158,6 +159,7 @@ def access_for(cluster: Mapping[str, Any], user: Mapping[str, Any], *, expires: 
     proof = _proof(cluster, user)
     if expires is not None:
         proof = replace(proof, expires=expires)
+    ends = dict(_ends(proof))
     settings = tls.Settings(
         authority=_content(cluster, "certificate-authority"),
         certificate=proof.certificate,
@@ -171,7 +173,8 @@ def access_for(cluster: Mapping[str, Any], user: Mapping[str, Any], *, expires: 
         tls_server_name=cluster.get("tls-server-name"),
         proxy=proxy,
         expires=proof.expires,
-        renew_at=_renew_at(proof),
+        ends=ends,
+        renew_at=renew_at(ends.values(), reread=proof.reread),
         fingerprint=settings.fingerprint(server, cluster.get("tls-server-name"), proxy),
         secrets=frozenset(_secrets({"proxy-url": proxy}, user, proof)),
     )
@@ -186,12 +189,14 @@ def _secrets(cluster: Mapping[str, Any], user: Mapping[str, Any], proof: _Proof)
         yield proof.key.decode("ascii", "replace")
 
 
-def _renew_at(proof: _Proof) -> float | None:
-    """Return when to load again: after 4/5 of what is left of the credentials' life, at most a minute early."""
-    now = time.time()
-    if proof.expires is not None:
-        return proof.expires - min(60.0, max(0.0, proof.expires - now) / 5)
-    return now + FILE_TOKEN_REREAD if proof.reread else None
+def _ends(proof: _Proof) -> Iterator[tuple[str, float]]:
+    """Yield the name and the end of each part that says when it ends, or of which that was said."""
+    token = proof.expires if proof.expires is not None else end_of_token(proof.authorization)
+    if token is not None:
+        yield "token", token
+    certificate = end_of_certificate(proof.certificate) if proof.certificate else None
+    if certificate is not None:
+        yield "client certificate", certificate
 
 
 def _proof(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> _Proof:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import ssl
 import time
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from airflow_provider_multikueue.clusters.kubeconfig import read_file, select
 if TYPE_CHECKING:
     from airflow_provider_multikueue.clusters.credentials import Access, Source
 
-__all__ = ["credential_report"]
+__all__ = ["credential_report", "duration"]
 
 SOON = 86400.0
 """Seconds before the end of credentials that nothing renews at which it is worth a warning."""
@@ -27,15 +26,15 @@ def credential_report(source: Source) -> tuple[dict[str, Any], list[str]]:
     """Return what is known of the credentials, as JSON, and what is worth a warning; blocks, and runs exec plugins."""
     access, now = source.load(), time.time()
     sort, renewed = _sort(source)
-    ends = access.expires or (None if renewed else _end_of_token(access.authorization))
+    first = min(access.ends.values(), default=None)
     report = {
         "source": source.describe(),
         "sort": sort,
-        "expires_in_seconds": None if ends is None else round(ends - now),
-        "renewal": _renewal(access, now) if renewed else "none: it is read anew after a 401, in case it was replaced",
+        "expires_in_seconds": None if first is None else round(first - now),
+        "renewal": _renewal(access, now, renewed=renewed),
         "proxy": _bare(access.proxy),
     }
-    return report, list(_warnings(access, None if renewed or ends is None else ends - now))
+    return report, list(_warnings(access, now, renewed=renewed))
 
 
 def _sort(source: Source) -> tuple[str, bool]:
@@ -67,33 +66,29 @@ def _sort_of_user(user: dict[str, Any]) -> tuple[str, bool]:
     return "none", False
 
 
-def _end_of_token(authorization: str | None) -> float | None:
-    """Return when a token ends that says so itself, as those of service accounts do."""
-    parts = (authorization or "").removeprefix("Bearer ").split(".")
-    if len(parts) != 3:
-        return None
-    try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        return float(claims["exp"])
-    except (ValueError, KeyError, TypeError):
-        return None
+def _renewal(access: Access, now: float, *, renewed: bool) -> str:
+    early = "" if access.renew_at is None else f"{max(0, round(access.renew_at - now))} s after they were loaded, and "
+    if renewed:
+        return f"read anew {early}after a 401" + ("" if early else "; no end is known")
+    return f"none: read anew {early}after a 401, in case they were replaced"
 
 
-def _renewal(access: Access, now: float) -> str:
-    if access.renew_at is None:
-        return "read anew after a 401; no end is known"
-    return f"read anew {max(0, round(access.renew_at - now))} s after they were loaded, and after a 401"
-
-
-def _warnings(access: Access, lasts: float | None) -> list[str]:
-    found = []
+def _warnings(access: Access, now: float, *, renewed: bool) -> Iterator[str]:
     if access.tls is not None and access.tls.verify_mode is ssl.CERT_NONE:
-        found.append("TLS is not verified: whoever is in between can read the token.")
-    if lasts is not None and lasts < SOON:
-        found.append(
-            f"its token ends in {round(lasts / 60)} minutes and nothing renews it: longer jobs lose their task."
-        )
-    return found
+        yield "TLS is not verified: whoever is in between can read the token."
+    for name, end in access.ends.items():
+        if end <= now:
+            yield f"its {name} ended {duration(now - end)} ago."
+        elif end - now < SOON and not renewed:
+            yield f"its {name} ends in {duration(end - now)} and nothing renews it: longer jobs lose their task."
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it: in the largest unit of which there are two."""
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{round(seconds / size)} {unit}"
+    return f"{round(seconds)} s"
 
 
 def _bare(proxy: str | None) -> str | None:

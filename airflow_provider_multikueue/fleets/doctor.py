@@ -6,8 +6,9 @@ Nothing is changed on any cluster. The answer is plain JSON; ``healthy`` says wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.clusters.client import ApiError, Cluster, Resource
@@ -56,9 +57,9 @@ async def examine(config: FleetConfig, *, namespace: str | None = None) -> Json:
         clusters = [manager, *workers]
         queues: list[Json] = []
         if manager["reached"]:
-            async with asyncio.timeout(PATIENCE):
+            async with _patience(manager):
                 await _compare_workers(fleet, manager, clusters)
-                queues = await _queues(fleet, where, manager)
+                queues += await _queues(fleet, where, manager)
         for worker in workers:
             worker["region"] = fleet.region(worker["name"])
             if worker["reached"] and worker["region"] is None:
@@ -90,25 +91,37 @@ async def _cluster(fleet: Fleet, name: str, namespace: str) -> Json:
     role = "manager" if name == MANAGER else "worker"
     entry: Json = {"name": name, "role": role, "region": None, "reached": False, "server": None, "kubernetes": None}
     entry |= {"kueue": None, "apis": {}, "active": None, "credentials": None, "rights": [], "findings": []}
+    async with _patience(entry):
+        source = source_of(fleet.config.manager) if name == MANAGER else await fleet.source(name)
+        cluster = fleet.manager if name == MANAGER else await fleet.worker(name)
+        if source is None or cluster is None:
+            raise MultiKueueError(f"{name} is not among the workers")
+        entry["server"] = cluster.server
+        entry["credentials"], warnings = await asyncio.to_thread(credential_report, source)
+        for warning in warnings:
+            _find(entry, "warning", warning)
+        entry["kubernetes"] = str((await cluster.version()).get("gitVersion"))
+        entry["reached"] = True
+        await _kueue(entry, cluster)
+        entry["rights"] = await _rights(entry, cluster, namespace)
+    return entry
+
+
+@contextlib.asynccontextmanager
+async def _patience(entry: Json) -> AsyncIterator[None]:
+    """Make whatever goes wrong in the block, or takes too long, a finding of the cluster."""
     try:
         async with asyncio.timeout(PATIENCE):
-            source = source_of(fleet.config.manager) if name == MANAGER else await fleet.source(name)
-            cluster = fleet.manager if name == MANAGER else await fleet.worker(name)
-            if source is None or cluster is None:
-                raise MultiKueueError(f"{name} is not among the workers")
-            entry["server"] = cluster.server
-            entry["kubernetes"] = str((await cluster.version()).get("gitVersion"))
-            entry["reached"] = True
-            entry["credentials"], warnings = await asyncio.to_thread(credential_report, source)
-            for warning in warnings:
-                _find(entry, "warning", warning)
-            await _kueue(entry, cluster)
-            entry["rights"] = await _rights(entry, cluster, namespace)
+            yield
     except (ApiError, MultiKueueError, ConnectionError) as error:
         _find(entry, "error", str(error))
     except TimeoutError:
-        _find(entry, "error", f"Cluster {name} did not answer everything within {PATIENCE:.0f} s.")
-    return entry
+        _find(
+            entry,
+            "error",
+            f"Cluster {entry['name']} did not answer everything within {PATIENCE:.0f} s. Look at the load of its API "
+            "server, and at the network between.",
+        )
 
 
 # -- Kueue

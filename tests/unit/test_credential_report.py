@@ -33,16 +33,26 @@ def test_a_fixed_token_that_ends_soon_is_a_warning():
     assert any("20 minutes" in warning for warning in warnings)
 
 
+def test_a_renewed_token_is_said_to_end_but_is_no_warning(tmp_path):
+    (tmp_path / "token").write_text(token(exp=time.time() + 1000))
+    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig(URL, tokenFile=str(tmp_path / "token"))))
+    found, warnings = credential_report(KubeconfigFile(path=str(tmp_path / "config")))
+    assert found["expires_in_seconds"] == pytest.approx(1000, abs=5)
+    assert warnings == []
+
+
 # The ids are fixed, so that all processes of a parallel run collect the same tests.
 @pytest.mark.parametrize(
-    "text", ["opaque", "a.b.c", token(), token(exp=time.time() + 10**6)], ids=["opaque", "dots", "endless", "long"]
+    "text",
+    ["opaque", "a.b.c", token(), token(exp=float("inf")), token(exp=time.time() + 10**6)],
+    ids=["opaque", "dots", "endless", "infinite", "long"],
 )
 def test_other_fixed_tokens_are_none(text):
     assert report(token=text)[1] == []
 
 
 def test_a_token_file_is_renewed(tmp_path):
-    (tmp_path / "token").write_text(token(exp=time.time() + 60))
+    (tmp_path / "token").write_text(token(exp=time.time() + 3600))
     config = kubeconfig(URL, tokenFile=str(tmp_path / "token"))
     (tmp_path / "config").write_text(yaml.safe_dump(config))
     found, warnings = credential_report(KubeconfigFile(path=str(tmp_path / "config")))
