@@ -115,17 +115,44 @@ class Sandbox:
         """Make a bare cluster (``manager``, or a region) anew, with nothing of what it had."""
         self._supervisor("empty", cluster=cluster)
 
-    def connection(self) -> dict[str, Any]:
-        """Return the Airflow connection of the fleet: ``conn_type`` and ``extra``, plain JSON."""
-        content: dict[str, Any] = json.loads((self.folder / CONNECTION).read_text())
+    def connection(self, *, network: bool = False) -> dict[str, Any]:
+        """Return the Airflow connection of the fleet: ``conn_type`` and ``extra``, plain JSON.
+
+        With ``network`` it leads to the clusters on the way that `network` has misbehave.
+        """
+        text = (self.folder / CONNECTION).read_text()
+        if network:
+            text = text.replace(json.dumps(str(self.kubeconfig)), json.dumps(self._on_network("open")))
+        content: dict[str, Any] = json.loads(text)
         return content
 
-    def env(self, *, conn_id: str = "multikueue_default") -> dict[str, str]:
-        """Return the environment in which Airflow and Kubernetes' tools find the fleet."""
+    def env(self, *, conn_id: str = "multikueue_default", network: bool = False) -> dict[str, str]:
+        """Return the environment in which Airflow and Kubernetes' tools find the fleet; ``network`` as above."""
+        connection = self.connection(network=network)
         return {
-            f"AIRFLOW_CONN_{conn_id.upper()}": json.dumps(self.connection()),
-            "KUBECONFIG": str(self.kubeconfig),
+            f"AIRFLOW_CONN_{conn_id.upper()}": json.dumps(connection),
+            "KUBECONFIG": str(connection["extra"]["manager_kube_config_path"]),
         }
+
+    def network(self, cluster: str | None = None, **faults: Any) -> None:
+        """Let the way to a cluster (``manager``, a region, None: all) behave so from now on; without faults, well.
+
+        It is the way of those who use ``connection(network=True)``. The keywords are those of
+        `airflow_provider_multikueue.sandbox.proxy.Fault`: ``mode`` "blackhole" or "refuse", ``cut_after`` bytes,
+        ``delay`` seconds, ``rate`` bytes a second; and of `airflow_provider_multikueue.sandbox.gateway.Answers`:
+        ``status`` (with ``share``, ``times``, ``retry_after``), ``buffer``, ``end_after`` seconds, ``path``.
+        """
+        for each in self.spec.clusters if cluster is None else [cluster]:
+            self._on_network("behave", cluster=each, faults=faults)
+
+    def network_state(self, cluster: str) -> dict[str, Any]:
+        """Return how the way to a cluster behaves."""
+        return dict(self._on_network("state", cluster=cluster))
+
+    def cut(self, cluster: str | None = None) -> int:
+        """Reset all connections on the way to a cluster (None: all), once; return how many."""
+        clusters = self.spec.clusters if cluster is None else [cluster]
+        return sum(self._on_network("cut", cluster=each) for each in clusters)
 
     def capacity(self, region: str | None = None, *, namespace: str | None = None, **script: Any) -> None:
         """Let a region (None: all) answer requests for capacity by another script, those that wait included.
@@ -212,6 +239,9 @@ class Sandbox:
 
     def _regions(self, region: str | None) -> Sequence[str]:
         return self.regions if region is None else [region]
+
+    def _on_network(self, act: str, **arguments: Any) -> Any:
+        return self._supervisor("network", act=act, **arguments)
 
     def _agent(self, operation: str, **arguments: Any) -> Any:
         return call(self.folder / "agent.sock", operation, **arguments)

@@ -15,6 +15,7 @@ from airflow_provider_multikueue.sandbox.api import Sandbox
 from airflow_provider_multikueue.sandbox.binaries import ensure_binaries
 from airflow_provider_multikueue.sandbox.components import DEFAULT_KUEUE, KUEUE_VERSIONS
 from airflow_provider_multikueue.sandbox.job_kinds import JOB_KINDS, chosen
+from airflow_provider_multikueue.sandbox.network_command import add_options, change
 from airflow_provider_multikueue.sandbox.paths import SandboxError, fleet_folder, fleet_names
 from airflow_provider_multikueue.sandbox.services import log_tail
 from airflow_provider_multikueue.sandbox.spec import DEFAULT_REGIONS, FleetSpec
@@ -39,6 +40,9 @@ def add_commands(subparsers: Subparsers) -> None:
     _add(subparsers, "status", _status, "what runs, and how to reach it").add_argument("--json", action="store_true")
     _add_env(subparsers)
     _add_capacity(subparsers)
+    add_options(
+        _add(subparsers, "network", change, "how the way to a cluster misbehaves, for those on `env --network`")
+    )
     logs = _add(subparsers, "logs", _logs, "the log of a component; without one, the names of all")
     logs.add_argument("component", nargs="?")
     logs.add_argument("--lines", "-n", type=int, default=50)
@@ -108,6 +112,9 @@ def _add_env(subparsers: Subparsers) -> None:
     env = _add(subparsers, "env", _env, "shell variables with the Airflow connection and the kubeconfig")
     env.add_argument("--conn-id", default="multikueue_default", help="the connection's id (default: %(default)s)")
     env.add_argument("--json", action="store_true", help="the connection alone, as JSON")
+    env.add_argument(
+        "--network", action="store_true", help="reach the clusters on the way that `network` misbehaves on"
+    )
 
 
 def _add_capacity(subparsers: Subparsers) -> None:
@@ -201,9 +208,9 @@ def _print_status(name: str, phase: str, state: dict[str, Any], folder: Path) ->
 def _env(arguments: argparse.Namespace) -> int:
     sandbox = Sandbox.attach(arguments.name)
     if arguments.json:
-        print(json.dumps(sandbox.connection(), indent=1))
+        print(json.dumps(sandbox.connection(network=arguments.network), indent=1))
     else:
-        for variable, text in sandbox.env(conn_id=arguments.conn_id).items():
+        for variable, text in sandbox.env(conn_id=arguments.conn_id, network=arguments.network).items():
             print(f"export {variable}={shlex.quote(text)}")
     return 0
 

@@ -9,6 +9,8 @@ in ``state.json`` and ``progress.log`` of the folder, and takes commands through
     Make a bare cluster anew, with nothing of what it had.
 ``namespace``, ``forget_namespace`` with ``name``
     Make a namespace with a queue on all clusters, or delete it there.
+``network`` with ``act`` and the arguments of that method of `Network`
+    See ``network.py``.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from airflow_provider_multikueue.sandbox import control
 from airflow_provider_multikueue.sandbox.binaries import Binaries
 from airflow_provider_multikueue.sandbox.bringup import BringUp
 from airflow_provider_multikueue.sandbox.components import components_for
+from airflow_provider_multikueue.sandbox.network import Network
 from airflow_provider_multikueue.sandbox.paths import SandboxError
 from airflow_provider_multikueue.sandbox.services import Program, Service, log_tail
 from airflow_provider_multikueue.sandbox.spec import FleetSpec
@@ -48,6 +51,7 @@ class Supervisor:
         self._broken = asyncio.Event()
         components = components_for(kueue=spec.kueue, kinds=spec.kinds)
         self._bring = BringUp(folder, spec, Binaries(components), self)
+        self._network = Network(folder, spec)
 
     async def run(self) -> bool:
         """Bring the sandbox up and keep it until cancelled; returns False, all ended, if it could not come up."""
@@ -111,7 +115,12 @@ class Supervisor:
                 return await self._bring.empty(arguments["cluster"])
             case "forget_namespace":
                 return await self._bring.forget_namespace(arguments["name"])
-        service = self._services.get(name := arguments["component"])
+            case "network":
+                return await self._on_network(arguments.pop("act"), arguments)
+        return await self._on_component(operation, arguments["component"])
+
+    async def _on_component(self, operation: str, name: str) -> Any:
+        service = self._services.get(name)
         if service is None:
             raise SandboxError(f"The sandbox has no component {name!r}; it has {', '.join(self._services)}.")
         match operation:
@@ -130,7 +139,13 @@ class Supervisor:
                 raise SandboxError(f"The supervisor has no operation {operation!r}.")
         return service.state
 
+    async def _on_network(self, act: str, arguments: dict[str, Any]) -> Any:
+        if act not in ("open", "behave", "state", "cut"):
+            raise SandboxError(f"The network knows no {act!r}.")
+        return await getattr(self._network, act)(**arguments)
+
     async def _end_all(self) -> None:
+        await self._network.close()
         agent = self._services.get("agent")
         if agent is not None:
             # Its pods get a moment to end; all others keep nothing that is worth it.
