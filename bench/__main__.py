@@ -18,11 +18,14 @@ from bench.report import table, write
 BENCHMARKS = (
     "imports",
     "submission",
+    "end_to_end",
+    "triggerer",
     "waiting",
 )
 """Modules of this folder, in this order: each has ``run(context) -> Results`` (see ``context.py``).
 
-``waiting`` comes last: it stops the manager's Kueue, and leaves thousands of jobs behind on a fleet of its own.
+``triggerer`` and ``waiting`` come last: they stop the manager's Kueue, and leave thousands of jobs behind on a fleet of
+their own.
 """
 
 SIZES = (100, 500, 2_000, 10_000)

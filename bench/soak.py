@@ -1,7 +1,9 @@
-"""``make soak``: thousands of tasks wait for an hour, jobs end at random, the manager's API server comes and goes.
+"""``make soak``: thousands of tasks wait for an hour, jobs end at random, API server and Kueue come and go.
 
 Looked for: an end that nobody noticed, memory that grows, connections that pile up. A line a minute says how it is; the
-exit code is 1 if anything was found. Kueue is stopped meanwhile: the jobs and their ends are written by hand.
+exit code is 1 if anything was found. Each API server that starts anew has forgotten the versions that watches go on
+from, and every watch ends after five minutes anyway. The jobs' queue does not exist, so that they wait; their ends are
+written by hand.
 """
 
 from __future__ import annotations
@@ -21,15 +23,18 @@ from typing import Any
 from airflow_provider_multikueue.clusters.client import ApiError, Cluster
 from bench.__main__ import fleet
 from bench.context import Context
+from bench.machine import describe
 from bench.waiting import Process, started
-from bench.waiting_jobs import Job, end_job, make_job, make_jobs, remove_jobs, without_kueue
+from bench.waiting_jobs import Job, end_job, make_job, make_jobs, remove_jobs
 
 __all__ = ["main"]
 
 END_PAUSE = 1.0
 """Seconds between two ends, on average; each job that ended is replaced by a new one that waits."""
 SAMPLE = 60.0
-OUTAGE_EVERY = 300.0
+OUTAGE_EVERY = 240.0
+OUTAGES = ("manager-apiserver", "manager-kueue")
+"""What comes and goes, in turn."""
 AWAY = (0.0, 20.0)
 NOTICED_WITHIN = 90.0
 """Seconds after which an end counts as missed; an outage and the pauses between attempts lie within."""
@@ -93,7 +98,7 @@ class Soak:
         while True:
             self.made += 1
             try:
-                return await make_job(self.manager, f"soak-{self.made:06}")
+                return await make_job(self.manager, f"soak-{self.made:06}", kueue=True)
             except ApiError:
                 await asyncio.sleep(END_PAUSE)
 
@@ -103,10 +108,11 @@ class Soak:
             await asyncio.sleep(min(OUTAGE_EVERY, max(self.until - time.time(), 0)))
             if self.over():
                 return
+            component = OUTAGES[self.outages % len(OUTAGES)]
             self.outages += 1
-            sandbox.stop("manager-apiserver")
+            await asyncio.to_thread(sandbox.stop, component)
             await asyncio.sleep(random.uniform(*AWAY))
-            sandbox.start("manager-apiserver")
+            await asyncio.to_thread(sandbox.start, component)
 
     async def _look(self) -> None:
         while not self.over():
@@ -149,9 +155,9 @@ class Soak:
 
 
 async def _soak(context: Context, size: int, minutes: float) -> int:
-    async with without_kueue(context), context.cluster() as manager, started(context, "ours") as process:
+    async with context.cluster() as manager, started(context, "ours") as process:
         context.say(f"making {size} jobs")
-        waiting = await make_jobs(manager, [f"bench-{number:06}" for number in range(size)])
+        waiting = await make_jobs(manager, [f"bench-{number:06}" for number in range(size)], kueue=True)
         await process.ask("start", jobs=[{"name": job.name, "uid": job.uid} for job in waiting])
         soak = Soak(context, manager, waiting, process, time.time() + 60 * minutes)
         try:
@@ -160,6 +166,7 @@ async def _soak(context: Context, size: int, minutes: float) -> int:
             wrong = soak.judgement()
             result = {"size": size, "minutes": (time.time() - soak.begun) / 60, "ends": soak.noticed, "wrong": wrong}
             result |= {"slowest_seconds": soak.slowest, "outages": soak.outages, "samples": soak.samples}
+            result |= {"machine": describe()}
             (context.folder / "soak.json").write_text(json.dumps(result, indent=1) + "\n")
             if context.attached:
                 await remove_jobs(manager)

@@ -121,6 +121,7 @@ async def _run(context: Context) -> Results:
                 for who, sizes in (("ours", context.sizes), ("peer", context.peer_sizes)):
                     if size in sizes:
                         raw[who].append(await _measure(context, who, size, jobs))
+                        (context.folder / "waiting.json").write_text(json.dumps(raw))  # what is known is not lost
         finally:
             if context.attached:
                 await remove_jobs(manager)

@@ -21,7 +21,18 @@ from airflow_provider_multikueue.decisions.jobs import build_job
 from airflow_provider_multikueue.decisions.names import Identity, Lifetime, Owner
 from bench.context import Context
 
-__all__ = ["NAMESPACE", "End", "Job", "end_job", "end_jobs", "make_job", "make_jobs", "remove_jobs", "without_kueue"]
+__all__ = [
+    "NAMESPACE",
+    "End",
+    "Job",
+    "admit_jobs",
+    "end_job",
+    "end_jobs",
+    "make_job",
+    "make_jobs",
+    "remove_jobs",
+    "without_kueue",
+]
 
 T = TypeVar("T")
 
@@ -88,12 +99,12 @@ async def without_kueue(context: Context) -> AsyncIterator[None]:
         context.sandbox.start("manager-kueue")
 
 
-async def make_jobs(manager: Cluster, names: Sequence[str]) -> list[Job]:
-    """Create a waiting Job and its Workload for each name, in the bench's namespace."""
+async def make_jobs(manager: Cluster, names: Sequence[str], *, kueue: bool = False) -> list[Job]:
+    """Create a waiting Job for each name, in the bench's namespace, and its Workload unless ``kueue`` makes it."""
     namespaces, _ = await manager.list(NAMESPACES)
     if NAMESPACE not in {item["metadata"]["name"] for item in namespaces}:
         await manager.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    return await _in_lanes(names, lambda name: make_job(manager, name))
+    return await _in_lanes(names, lambda name: make_job(manager, name, kueue=kueue))
 
 
 async def end_jobs(manager: Cluster, jobs: Iterable[Job], *, lanes: int = LANES) -> dict[str, End]:
@@ -112,6 +123,16 @@ async def end_job(manager: Cluster, job: Job) -> End:
     return End(sent, time.time())
 
 
+async def admit_jobs(manager: Cluster, jobs: Iterable[Job], worker: str) -> None:
+    """Let the jobs be admitted on a worker, as fast as it goes."""
+
+    async def admit(job: Job) -> None:
+        body = {"status": _admitted(worker)}
+        await manager.patch(WORKLOADS, _workload_name(job.name), body, NAMESPACE, subresource="status")
+
+    await _in_lanes(list(jobs), admit)
+
+
 async def remove_jobs(manager: Cluster) -> None:
     """Delete all that the bench made; the namespace stays."""
     for res in (JOBS, WORKLOADS):
@@ -127,10 +148,12 @@ def _removal(manager: Cluster, res: Resource) -> Callable[[str], Awaitable[None]
     return remove
 
 
-async def make_job(manager: Cluster, name: str) -> Job:
-    """Create one waiting Job and its Workload; the namespace is there."""
+async def make_job(manager: Cluster, name: str, *, kueue: bool = False) -> Job:
+    """Create one waiting Job, and its Workload unless ``kueue`` makes it; the namespace is there."""
     created = await manager.create(JOBS, _job(name), NAMESPACE)
     uid = str(created["metadata"]["uid"])
+    if kueue:
+        return Job(name, uid)
     await manager.create(WORKLOADS, _workload(name, uid), NAMESPACE)
     await manager.patch(WORKLOADS, _workload_name(name), {"status": _pending()}, NAMESPACE, subresource="status")
     return Job(name, uid)
@@ -225,6 +248,12 @@ def _pending() -> dict[str, Any]:
         "conditions": [_condition("QuotaReserved", "False", "Pending", text)],
         "resourceRequests": [requests],
     }
+
+
+def _admitted(worker: str) -> dict[str, Any]:
+    conditions = [_condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue bench")]
+    conditions.append(_condition("Admitted", "True", "Admitted", "The workload is admitted"))
+    return {"conditions": conditions, "clusterName": worker}
 
 
 def _complete() -> dict[str, Any]:

@@ -24,14 +24,17 @@ def log_tail(path: Path, lines: int = 20) -> str:
 
 
 class Component:
-    """A component such as the scheduler. ``started`` is the epoch second of its last start."""
+    """A component such as the scheduler.
+
+    ``started`` is the epoch second of its last start, ``environment`` what its processes are given.
+    """
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.name = name
         self.log = log
         self.started = 0.0
+        self.environment = dict(environment)
         self._command = command
-        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -52,7 +55,7 @@ class Component:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
-                env=dict(self._environment),
+                env=self.environment,
                 cwd=self.log.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

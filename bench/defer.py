@@ -1,0 +1,53 @@
+"""Makes the tasks of a run deferred, each with a trigger of ours, by writing what Airflow would have written.
+
+Thousands of tasks would take Airflow half an hour of two cores to start; what is measured is how they wait. Runs inside
+of the Airflow's environment: ``python -m bench.defer`` reads the run's id and the jobs on standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from bench.waiting_jobs import NAMESPACE
+
+
+def main() -> None:
+    """Write the rows."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    asked = json.load(sys.stdin)
+    of_run = {"dag_id": "waiting", "run_id": asked["run"]}
+    with create_session() as session:
+        instances = session.scalars(
+            select(TaskInstance).filter_by(task_id="wait", **of_run).order_by(TaskInstance.map_index)
+        ).all()
+        for instance, job in zip(instances, asked["jobs"], strict=True):
+            _defer(session, instance, job)
+        session.scalars(select(DagRun).filter_by(**of_run)).one().state = "running"
+
+
+def _defer(session: Any, instance: Any, job: dict[str, str]) -> None:
+    from airflow._shared.timezones import timezone
+    from airflow.models.trigger import Trigger
+    from airflow.sdk.serde import serialize
+
+    part = {"api_version": "batch/v1", "kind": "Job", "namespace": NAMESPACE, "name": job["name"], "uid": job["uid"]}
+    trigger = Trigger(
+        classpath="airflow_provider_multikueue.triggers.MultiKueueJobTrigger",
+        kwargs={"job": part, "orders": {}, "multikueue_conn_id": "multikueue_default"},
+    )
+    session.add(trigger)
+    session.flush()
+    instance.trigger_id = trigger.id
+    instance.state, instance.try_number = "deferred", 1
+    instance.start_date = timezone.utcnow()
+    instance.next_method, instance.next_kwargs = "execute_complete", serialize({"job": part})
+
+
+if __name__ == "__main__":
+    main()
