@@ -54,6 +54,7 @@ class ContainerLog:
         self._starts = array("q")
         self._times = array("q")
         self._last = 0
+        self._first = 0
         self._waiters: list[asyncio.Future[None]] = []
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -80,6 +81,10 @@ class ContainerLog:
         self.closed = True
         os.close(self._file)
         self._wake()
+
+    def rotate(self) -> None:
+        """Serve no more what is there now, as when a kubelet has rotated the file away; who follows reads on."""
+        self._first = self.visible
 
     def _show(self, end: int, lines: int) -> None:
         moment = max(self._clock(), self._last + STEP)
@@ -129,9 +134,9 @@ class ContainerLog:
                 await self._change()
 
     def _start(self, file: int, options: LogOptions) -> int:
-        position = 0
+        position = self._first
         if options.tail_lines is not None:
-            position = _tail(file, self.visible, options.tail_lines)
+            position = max(position, _tail(file, self.visible, options.tail_lines))
         if options.since is not None:
             position = max(position, self._since(file, options.since))
         return position

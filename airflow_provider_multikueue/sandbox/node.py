@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_multikueue.clusters.client import LEASES, NODES, PODS, ApiError
-from airflow_provider_multikueue.sandbox.container import BASE_PATH
+from airflow_provider_multikueue.sandbox.container import BASE_PATH, LogUnavailable
 from airflow_provider_multikueue.sandbox.kubelet import Endpoint
 from airflow_provider_multikueue.sandbox.nodeobject import allocatable, is_ready, lease, lease_renewal, node_object
+from airflow_provider_multikueue.sandbox.paths import SandboxError
 from airflow_provider_multikueue.sandbox.pod import Host, Pod
 from airflow_provider_multikueue.sandbox.podstatus import Verdict
 from airflow_provider_multikueue.sandbox.process import Processes
@@ -48,7 +49,9 @@ class NodeAgent:
     `COMMANDS` are the methods that the sandbox's control channel may call, with plain types in and out.
     """
 
-    COMMANDS: ClassVar[frozenset[str]] = frozenset({"node_names", "pods", "reclaim_node", "restore_node"})
+    COMMANDS: ClassVar[frozenset[str]] = frozenset(
+        {"node_names", "pods", "reclaim_node", "restore_node", "rotate_logs"}
+    )
 
     def __init__(
         self,
@@ -86,6 +89,15 @@ class NodeAgent:
     def pods(self) -> list[dict[str, Any]]:
         """Return what is known of each pod on these nodes; ``kept_logs`` is the folder that outlives the pod."""
         return [_summary(pod) for pod in self._pods.values()]
+
+    def rotate_logs(self, namespace: str, pod: str) -> None:
+        """Rotate the logs of a pod's containers away: what they have written so far is served no more."""
+        found = self._find(namespace, pod)
+        if found is None:
+            raise SandboxError(f"No pod {namespace}/{pod} runs on these nodes.")
+        for container in found.containers:
+            with contextlib.suppress(LogUnavailable):
+                found.container_log(container.name, previous=False).rotate()
 
     async def reclaim_node(self, name: str) -> None:
         """Take a node away as a cloud does: its pods fail within 15 s, then its Node is deleted and stays away."""

@@ -183,3 +183,15 @@ def test_stamped_and_plain_reading_agree_for_any_bytes(
 
     asyncio.run(check())
     assert log.last(size=10, lines=80) == whole[-10:] or len(whole) > 10
+
+
+async def test_what_was_rotated_away_is_served_to_nobody_who_comes_later(log: ContainerLog, clock: Clock) -> None:
+    log.write(b"one\ntwo\n")
+    following = log.read(LogOptions(follow=True))
+    assert await anext(following) == b"one\ntwo\n"
+    log.rotate()
+    clock.now += SECOND
+    log.write(b"three\n")
+    assert await anext(following) == b"three\n"
+    await following.aclose()
+    assert await read(log) == await read(log, tail_lines=3) == await read(log, since=0) == b"three\n"
