@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
-# Make, or bring up to date, the virtual environment of one Airflow version, and print the path of its Python.
+# Make, or bring up to date, one of the virtual environments, and print the path of its Python.
 #
 #   scripts/environment.sh 3.3     .venv here: Airflow 3.3, all development tools
 #   scripts/environment.sh 2.11    in the user's cache: Airflow 2.11, what the tests need
+#   scripts/environment.sh google  in the user's cache: Airflow 3.3 with the Google provider, for the tutorial alone:
+#                                  that provider does not go together with what the tests need
 #
 # The versions come from constraints/. Nothing is done when nothing changed since the last time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-airflow="${1:?usage: scripts/environment.sh 3.3|2.11}"
-constraints="constraints/airflow-$airflow.txt"
+name="${1:?usage: scripts/environment.sh 3.3|2.11|google}"
+airflow="$name" constraints="constraints/airflow-$name.txt"
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/airflow-provider-multikueue"
-case "$airflow" in
-  3.3) folder="$PWD/.venv" group=dev ;;
-  2.11) folder="$cache/venv-2.11" group=test ;;
-  *) echo "No environment for Airflow $airflow: constraints/ has 3.3 and 2.11." >&2; exit 2 ;;
+case "$name" in
+  3.3) folder="$PWD/.venv" more=(--group dev) ;;
+  2.11) folder="$cache/venv-2.11" more=(--group test) ;;
+  google) folder="$cache/venv-google" airflow=3.3 more=("apache-airflow-providers-google[cncf.kubernetes]") ;;
+  *) echo "No environment $name: constraints/ has airflow-3.3, airflow-2.11 and airflow-google." >&2; exit 2 ;;
 esac
 
 say() { echo "$@" >&2; }
@@ -36,16 +39,16 @@ find_python() {
 install() {
   local python="$folder/bin/python"
   if [[ ! -x "$python" ]]; then
-    say "Making the environment for Airflow $airflow"
+    say "Making the environment $name"
     "$(find_python)" -m venv "$folder"
   fi
   if ! "$python" -m uv --version >/dev/null 2>&1; then
     "$python" -m pip --version >/dev/null 2>&1 || "$python" -m ensurepip --upgrade >/dev/null
     "$python" -m pip install --quiet --disable-pip-version-check --constraint "$constraints" uv >&2
   fi
-  say "Installing packages for Airflow $airflow (first time: a minute or two)"
+  say "Installing packages of the environment $name (first time: a minute or two)"
   "$python" -m uv pip install --quiet --python "$python" --constraint "$constraints" \
-    --group "$group" --editable ".[sandbox]" "apache-airflow==$airflow.*" >&2
+    "${more[@]}" --editable ".[sandbox]" "apache-airflow==$airflow.*" >&2
 }
 
 mkdir -p "$cache"
@@ -57,5 +60,5 @@ wanted="$(sha256sum pyproject.toml "$constraints" scripts/environment.sh airflow
     install
     echo "$wanted" >"$stamp"
   fi
-) 9>"$cache/environment-$airflow.lock"
+) 9>"$cache/environment-$name.lock"
 echo "$folder/bin/python"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from airflow_provider_multikueue.sandbox import bare as bare_clusters
 from airflow_provider_multikueue.sandbox import launch
 from airflow_provider_multikueue.sandbox.access import CONNECTION, KUBECONFIG
 from airflow_provider_multikueue.sandbox.components import DEFAULT_KUEUE
@@ -110,6 +111,11 @@ class Sandbox:
     def fleet_file(self) -> Path:
         """The fleet file that makes a fleet of bare clusters; Kueue's manifests are beside it."""
         return self.folder / FLEET_FILE
+
+    @property
+    def accounts(self) -> dict[str, str]:
+        """The tokens of two accounts that all bare clusters know: ``admin``, and ``nobody``, who has no rights."""
+        return bare_clusters.accounts(self.folder)
 
     def empty(self, cluster: str) -> None:
         """Make a bare cluster (``manager``, or a region) anew, with nothing of what it had."""

@@ -13,8 +13,10 @@ import contextlib
 import hashlib
 import json
 import logging
+import secrets
 import shutil
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Protocol
 
 from airflow_provider_multikueue.sandbox import egress
@@ -25,13 +27,14 @@ from airflow_provider_multikueue.sandbox.release import CONFIG_KEY, DEPLOYMENT, 
 from airflow_provider_multikueue.sandbox.rest import Rest
 from airflow_provider_multikueue.sandbox.services import Program
 
-__all__ = ["POD_MONITORING", "KueueNode"]
+__all__ = ["POD_MONITORING", "KueueNode", "accounts", "write_accounts"]
 
 log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 
 LOOK = 0.7
+_ACCOUNTS = "pki/accounts.csv"
 _DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{DEPLOYMENT}"
 _CORE = f"/api/v1/namespaces/{NAMESPACE}"
 
@@ -72,6 +75,18 @@ POD_MONITORING: Object = {
     },
 }
 """As GKE has it, in short: nothing here collects what it asks for."""
+
+
+def write_accounts(folder: Path) -> Path:
+    """Write the accounts that all clusters know, as a cloud's clusters know the cloud's, with new tokens."""
+    lines = [f"{secrets.token_urlsafe()},admin,admin,system:masters", f"{secrets.token_urlsafe()},nobody,nobody"]
+    return write_private(folder / _ACCOUNTS, "\n".join(lines))
+
+
+def accounts(folder: Path) -> dict[str, str]:
+    """Return the token of each account: ``admin``, who may do everything, and ``nobody``, who may do nothing."""
+    lines = (line.split(",") for line in (folder / _ACCOUNTS).read_text().splitlines())
+    return {user: token for token, user, *_ in lines}
 
 
 class _Starter(Protocol):

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from airflow_provider_multikueue.sandbox import egress, manifests, objects
 from airflow_provider_multikueue.sandbox.access import KUBECONFIG, access_files
-from airflow_provider_multikueue.sandbox.bare import POD_MONITORING, KueueNode
+from airflow_provider_multikueue.sandbox.bare import POD_MONITORING, KueueNode, write_accounts
 from airflow_provider_multikueue.sandbox.binaries import Binaries
 from airflow_provider_multikueue.sandbox.clusters import (
     KUEUE_CERTIFICATE,
@@ -67,6 +67,7 @@ class BringUp:
         self._clusters: dict[str, Cluster] = {}
         self._kueue_nodes: dict[str, tuple[KueueNode, asyncio.Task[None]]] = {}
         self._emptying = asyncio.Lock()
+        self._accounts = write_accounts(folder) if spec.bare else None
 
     async def run(self) -> None:
         """Return when a job that is submitted to the manager would run; when all answer, if they are to be bare."""
@@ -129,7 +130,7 @@ class BringUp:
         if not self._spec.bare:
             return cluster.api_server()
         selector = egress.configuration(self._folder / "pki" / cluster.key)
-        return cluster.api_server(f"--egress-selector-config-file={selector}")
+        return cluster.api_server(f"--egress-selector-config-file={selector}", f"--token-auth-file={self._accounts}")
 
     async def namespace(self, name: str) -> None:
         """Make the namespace ``name`` with a queue on all clusters."""
@@ -287,7 +288,8 @@ class BringUp:
                     "state_dir": str(self._folder / "run" / "nodes" / worker.region),
                 }
             )
-        configuration = {"socket": str(self._folder / "agent.sock"), "workers": workers}
+        kinds = [each.name for each in self._kinds]
+        configuration = {"socket": str(self._folder / "agent.sock"), "workers": workers, "kinds": kinds}
         path = write_private(self._folder / "pki" / "agent.json", json.dumps(configuration))
         command = [sys.executable, "-m", "airflow_provider_multikueue.sandbox.agent", str(path)]
         log, home = self._folder / "logs" / "agent.log", self._folder / "run" / "agent"

@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.cloud import container_v1 as gke
 
+from airflow_provider_multikueue.sandbox.pki import Pair
+
 SERVICE = "google.container.v1.ClusterManager"
 ACCOUNT = "airflow@team.iam.gserviceaccount.com"
 
@@ -31,12 +33,15 @@ class GkeServer:
     clusters: dict[str, gke.Cluster] = field(default_factory=dict)
     refusal: tuple[grpc.StatusCode, str] | None = None
     calls: list[str] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    """The credentials of each call."""
     tokens: Callable[[str], str] = lambda _: f"ya29.{time.monotonic_ns()}"
     """The next token of an account."""
     lifetime: int = 3600
     token_status: int = 200
     grants: list[dict[str, Any]] = field(default_factory=list)
     address: str = ""
+    tls_port: int = 0
     token_uri: str = ""
 
     def add(self, name: str, endpoint: str, authority: bytes = b"", **fields: Any) -> gke.Cluster:
@@ -76,15 +81,23 @@ class GkeServer:
 
     def _begin(self, call: str, context: grpc.ServicerContext) -> None:
         self.calls.append(call)
+        self.shown.append(str(dict(context.invocation_metadata()).get("authorization", "")))
         if self.refusal is not None:
             context.abort(*self.refusal)
 
     @contextmanager
-    def running(self, folder: Path) -> Iterator[GkeServer]:
-        """Serve both until the end of the block; ``folder`` gets a key file ``key.json``."""
+    def running(self, folder: Path, tls: Pair | None = None) -> Iterator[GkeServer]:
+        """Serve both until the end of the block; ``folder`` gets a key file ``key.json``.
+
+        With ``tls`` the API is served on a port with that certificate too.
+        """
         server = grpc.server(futures.ThreadPoolExecutor(4))
-        server.add_generic_rpc_handlers((self._handlers(),))
-        self.address = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, self._methods()),))
+        self._open(server, folder)
+        if tls is not None:
+            certificate, key = tls.texts
+            credentials = grpc.ssl_server_credentials([(key, certificate)])
+            self.tls_port = server.add_secure_port("127.0.0.1:0", credentials)
         server.start()
         tokens = ThreadingHTTPServer(("127.0.0.1", 0), self._token_handler())
         thread = threading.Thread(target=tokens.serve_forever, kwargs={"poll_interval": 0.05})
@@ -99,16 +112,14 @@ class GkeServer:
             tokens.server_close()
             server.stop(None).wait()
 
-    def _handlers(self) -> grpc.GenericRpcHandler:
-        methods = {
-            "GetCluster": grpc.unary_unary_rpc_method_handler(
-                self.get, gke.GetClusterRequest.deserialize, gke.Cluster.serialize
-            ),
-            "ListClusters": grpc.unary_unary_rpc_method_handler(
-                self.list, gke.ListClustersRequest.deserialize, gke.ListClustersResponse.serialize
-            ),
+    def _open(self, server: grpc.Server, _folder: Path) -> None:
+        self.address = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+
+    def _methods(self) -> dict[str, grpc.RpcMethodHandler]:
+        return {
+            "GetCluster": method(self.get, gke.GetClusterRequest, gke.Cluster),
+            "ListClusters": method(self.list, gke.ListClustersRequest, gke.ListClustersResponse),
         }
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def _token_handler(outer) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Tokens(BaseHTTPRequestHandler):
@@ -131,3 +142,8 @@ class GkeServer:
                 """Be silent."""
 
         return Tokens
+
+
+def method(answer: Callable[..., Any], request: Any, response: Any) -> grpc.RpcMethodHandler:
+    """Return what serves one method of the API by ``answer``."""
+    return grpc.unary_unary_rpc_method_handler(answer, request.deserialize, response.serialize)
