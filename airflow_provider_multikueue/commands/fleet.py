@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.setup.description import FleetDescription
@@ -39,34 +40,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the arguments say and return the exit code."""
+    out = sys.stdout
+    # Airflow logs to standard output, where the answer is to be alone.
+    with contextlib.redirect_stdout(sys.stderr):
+        return _run(arguments, out)
+
+
+def _run(arguments: argparse.Namespace, out: TextIO) -> int:
     from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
     from airflow_provider_multikueue.setup.description import schema
 
     if arguments.action == "schema":
-        print(json.dumps(schema(), indent=2))
+        print(json.dumps(schema(), indent=2), file=out)
         return DONE
     try:
         if arguments.action == "connection":
             fleet = asyncio.run(_describe(arguments))
-            print(json.dumps({"conn_type": "multikueue", "extra": fleet.connection()}, indent=1))
+            print(json.dumps({"conn_type": "multikueue", "extra": fleet.connection()}, indent=1), file=out)
             return DONE
-        plan = asyncio.run(_work(arguments))
+        plan = asyncio.run(_work(arguments, out))
     except FleetConfigurationError as error:
         print(f"multikueue fleet: {error}", file=sys.stderr)
         return WRONG
     except MultiKueueError as error:
         print(f"multikueue fleet: {error}", file=sys.stderr)
         return FAILED
-    return _answer(plan, arguments)
+    return _answer(plan, arguments, out)
 
 
-def _answer(plan: Plan, arguments: argparse.Namespace) -> int:
+def _answer(plan: Plan, arguments: argparse.Namespace, out: TextIO) -> int:
     if arguments.json:
-        print(json.dumps(plan.plain(), indent=1, default=str))
+        print(json.dumps(plan.plain(), indent=1, default=str), file=out)
     elif arguments.action == "plan" or arguments.dry_run:
-        print("\n".join(plan.lines()))
+        print("\n".join(plan.lines()), file=out)
     else:
-        print(plan.summary)
+        print(plan.summary, file=out)
     only_said = arguments.action == "plan"
     return PENDING if only_said and (plan.work or plan.foreign) else DONE
 
@@ -77,10 +85,10 @@ async def _describe(arguments: argparse.Namespace) -> FleetDescription:
     return await describe(arguments.file, arguments.project)
 
 
-async def _work(arguments: argparse.Namespace) -> Plan:
+async def _work(arguments: argparse.Namespace, out: TextIO) -> Plan:
     from airflow_provider_multikueue.fleet_files import open_fleet_file
 
-    async with open_fleet_file(arguments.file, _options(arguments), project=arguments.project) as setup:
+    async with open_fleet_file(arguments.file, _options(arguments, out), project=arguments.project) as setup:
         match arguments.action:
             case "plan":
                 return await setup.plan()
@@ -89,11 +97,11 @@ async def _work(arguments: argparse.Namespace) -> Plan:
         return await setup.delete()
 
 
-def _options(arguments: argparse.Namespace) -> Options:
+def _options(arguments: argparse.Namespace, out: TextIO) -> Options:
     from airflow_provider_multikueue.setup.steps import Options
 
     def say(text: Any) -> None:
         if not (arguments.json or arguments.dry_run):
-            print(text, flush=True)
+            print(text, flush=True, file=out)
 
     return Options(plan_only=arguments.dry_run, force=arguments.force, seconds=arguments.timeout, say=say)
