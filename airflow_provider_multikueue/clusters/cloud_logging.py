@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 import weakref
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_multikueue.clusters.gke import LOOPBACK, credentials_of, google_errors
+from airflow_provider_multikueue.clusters.gke import credentials_of, google_errors
+from airflow_provider_multikueue.clusters.google_client import google_client
 from airflow_provider_multikueue.clusters.kubeconfig import configuration_error
 
 if TYPE_CHECKING:
@@ -100,21 +100,8 @@ class CloudLogging:
         except ImportError as error:
             raise configuration_error("google-cloud-logging is not installed.", MISSING) from error
         credentials, _ = credentials_of(self._account)
-        other = os.environ.get(API_ENDPOINT, "").rstrip("/")
-        scheme, _, address = other.partition("://")
-        if not other:
-            return LoggingServiceV2Client(credentials=credentials)
-        if scheme == "https":
-            return LoggingServiceV2Client(credentials=credentials, client_options={"api_endpoint": address})
-        if scheme != "http" or not address.startswith(LOOPBACK):
-            raise configuration_error(
-                f"{API_ENDPOINT} must be https://HOST, or http:// on loopback; it is {other!r}.",
-                "Unset it to use Google's own address.",
-            )
-        import grpc
-
-        channel = grpc.insecure_channel(address)
-        return LoggingServiceV2Client(transport=transports.LoggingServiceV2GrpcTransport(channel=channel))
+        transport = transports.LoggingServiceV2GrpcTransport
+        return google_client(LoggingServiceV2Client, transport, credentials, address_variable=API_ENDPOINT)
 
 
 def _entry(entry: Any) -> CloudEntry:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from airflow_provider_multikueue.clusters.credentials import Access, access_for
-from airflow_provider_multikueue.clusters.gke import LOOPBACK, credentials_of, google_errors
+from airflow_provider_multikueue.clusters.gke import credentials_of, google_errors
+from airflow_provider_multikueue.clusters.google_client import LOOPBACK
 from airflow_provider_multikueue.clusters.kubeconfig import configuration_error
 
 if TYPE_CHECKING:

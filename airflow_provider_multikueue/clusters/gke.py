@@ -7,7 +7,6 @@ belong in a thread.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.clusters.credentials import Access, access_for
 from airflow_provider_multikueue.clusters.google_account import CLOUD_PLATFORM, DEFAULT_ACCOUNT, GoogleAccount
+from airflow_provider_multikueue.clusters.google_client import google_client
 from airflow_provider_multikueue.clusters.kubeconfig import configuration_error
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API_ENDPOINT",
-    "LOOPBACK",
     "GkeCluster",
     "clusters_of_project",
     "credentials_of",
@@ -51,7 +50,6 @@ KEY_LOADERS = {
     "executable": ("google.auth.pluggable", "Credentials", "from_info"),
 }
 """What reads a key, by its type: the library's own loader for all types is deprecated."""
-LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +70,8 @@ class GkeCluster:
         """Ask GKE where the cluster is and Google for a token."""
         with google_errors(self.describe(), "container.clusters.get"):
             credentials, _ = credentials_of(self.account)
-            cluster = _client(credentials).get_cluster(name=self.name, timeout=TIMEOUT)
+            with _client(credentials) as client:
+                cluster = client.get_cluster(name=self.name, timeout=TIMEOUT)
             _refresh(credentials)
         expiry = credentials.expiry
         return access_for(
@@ -82,11 +81,13 @@ class GkeCluster:
         )
 
 
-def status_of(source: GkeCluster) -> str:
-    """Return how far GKE is with a cluster: "PROVISIONING", "RUNNING", "ERROR", ...; blocks."""
+def status_of(source: GkeCluster) -> tuple[str, str]:
+    """Return how far GKE is with a cluster ("PROVISIONING", "RUNNING", "ERROR", ...) and what it says of it; blocks."""
     with google_errors(source.describe(), "container.clusters.get"):
         credentials, _ = credentials_of(source.account)
-        return str(_client(credentials).get_cluster(name=source.name, timeout=TIMEOUT).status.name)
+        with _client(credentials) as client:
+            cluster = client.get_cluster(name=source.name, timeout=TIMEOUT)
+    return str(cluster.status.name), str(cluster.status_message)
 
 
 def source_of_gke(config: ClusterConfig) -> GkeCluster:
@@ -111,7 +112,8 @@ def clusters_of_project(project: str, account: GoogleAccount) -> list[Any]:
         f"the GKE clusters of project {project} ({account.where}{_as(account)})", "container.clusters.list"
     ):
         credentials, _ = credentials_of(account)
-        answer = _client(credentials).list_clusters(parent=f"projects/{project}/locations/-", timeout=TIMEOUT)
+        with _client(credentials) as client:
+            answer = client.list_clusters(parent=f"projects/{project}/locations/-", timeout=TIMEOUT)
     return list(answer.clusters)
 
 
@@ -166,27 +168,9 @@ def _refresh(credentials: Any) -> None:
 
 def _client(credentials: Any) -> Any:
     from google.cloud.container_v1 import ClusterManagerClient
-
-    other = os.environ.get(API_ENDPOINT, "")
-    if not other:
-        return ClusterManagerClient(credentials=credentials)
-    scheme, _, address = other.rstrip("/").partition("://")
-    if scheme == "https":
-        return ClusterManagerClient(credentials=credentials, client_options={"api_endpoint": address})
-    if scheme == "http" and address.startswith(LOOPBACK):
-        return _plain_client(address)
-    raise configuration_error(
-        f"{API_ENDPOINT} must be https://HOST, or http:// on loopback; it is {other!r}.",
-        "Unset it to use Google's own address.",
-    )
-
-
-def _plain_client(address: str) -> Any:
-    import grpc
-    from google.cloud.container_v1 import ClusterManagerClient
     from google.cloud.container_v1.services.cluster_manager.transports import ClusterManagerGrpcTransport
 
-    return ClusterManagerClient(transport=ClusterManagerGrpcTransport(channel=grpc.insecure_channel(address)))
+    return google_client(ClusterManagerClient, ClusterManagerGrpcTransport, credentials, address_variable=API_ENDPOINT)
 
 
 @contextmanager
@@ -232,7 +216,8 @@ def _passing(what: str, error: Exception) -> Exception:
 
 
 def _first(error: Exception) -> str:
-    return str(error.args[0] if error.args else type(error).__name__)[:300].rstrip(".")
+    said = str(error.args[0]) if error.args else ""
+    return (said or type(error).__name__)[:300].rstrip(".")
 
 
 def _as(account: GoogleAccount) -> str:

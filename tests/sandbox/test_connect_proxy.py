@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import yaml
 from airflow_provider_multikueue.decisions.names import Identity
 from airflow_provider_multikueue.hooks import MultiKueueHook
 from airflow_provider_multikueue.sandbox.api import Sandbox
+from tests.connect_proxy import ConnectProxy
 from tests.sandbox.test_hook import manifest
 
 pytestmark = pytest.mark.sandbox
@@ -24,68 +23,9 @@ pytestmark = pytest.mark.sandbox
 SUFFIX = "fleet.test"
 
 
-class ConnectProxy:
-    """Leads names of the fleet to this machine, and refuses whatever is no CONNECT to one of them."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.url = ""
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def __enter__(self) -> ConnectProxy:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(30)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(30)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def _close(self) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # closed writers close their sockets in the next round
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            verb, target, *_ = (await reader.readuntil(b"\r\n\r\n")).decode().split()
-            self.asked.append(f"{verb} {target}")
-            host, _, port = target.rpartition(":")
-            if verb != "CONNECT" or not host.endswith(SUFFIX):
-                writer.write(b"HTTP/1.1 405 Only CONNECT\r\nContent-Length: 0\r\n\r\n")
-                return
-            there = await asyncio.open_connection("127.0.0.1", int(port))
-            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-            await asyncio.gather(_pump(reader, there[1]), _pump(there[0], writer), return_exceptions=True)
-        finally:
-            writer.close()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while chunk := await reader.read(65536):
-            writer.write(chunk)
-            await writer.drain()
-    finally:
-        writer.close()
-
-
 @pytest.fixture
 def proxy() -> Iterator[ConnectProxy]:
-    with ConnectProxy() as running:
+    with ConnectProxy(lambda host, port: port if host.endswith(SUFFIX) else None) as running:
         yield running
 
 
