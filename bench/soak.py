@@ -2,7 +2,7 @@
 
 Looked for: an end that nobody noticed, memory that grows, connections that pile up. A line a minute says how it is; the
 exit code is 1 if anything was found. Each API server that starts anew has forgotten the versions that watches go on
-from, and every watch ends after five minutes anyway. The jobs' queue does not exist, so that they wait; their ends are
+from, and every watch ends after five minutes anyway. The jobs' queue has no quota, so that they wait; their ends are
 written by hand.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import signal
@@ -25,7 +26,7 @@ from bench.__main__ import fleet
 from bench.context import Context
 from bench.machine import describe
 from bench.waiting import Process, started
-from bench.waiting_jobs import Job, end_job, make_job, make_jobs, remove_jobs
+from bench.waiting_jobs import NAMESPACE, QUEUE, Job, end_job, make_job, make_jobs, remove_jobs
 
 __all__ = ["main"]
 
@@ -36,11 +37,13 @@ OUTAGE_EVERY = 240.0
 OUTAGES = ("manager-apiserver", "manager-kueue")
 """What comes and goes, in turn."""
 AWAY = (0.0, 20.0)
-NOTICED_WITHIN = 90.0
-"""Seconds after which an end counts as missed; an outage and the pauses between attempts lie within."""
+NOTICED_WITHIN = 300.0
+"""Seconds after which an end counts as missed: outages lie within, and a machine that is busy with other things."""
 WARM = 600.0
 """Seconds after which memory has to be flat."""
 GROWTH = 0.05
+FLAVOR = "default-dws-flavor"
+RESOURCES = ("cpu", "memory", "nvidia.com/gpu")
 MIB = 1024 * 1024
 
 
@@ -66,8 +69,10 @@ class Soak:
     async def run(self) -> None:
         """Do all side by side until the time is over; then wait for what has to be noticed yet."""
         await asyncio.gather(self._endings(), self._outages(), self._look())
-        await asyncio.sleep(NOTICED_WITHIN)
-        await self._take_events()
+        until = time.time() + NOTICED_WITHIN
+        while self.ended and time.time() < until:
+            await asyncio.sleep(1)
+            await self._take_events()
 
     def over(self) -> bool:
         """Whether the time is over."""
@@ -121,6 +126,7 @@ class Soak:
             async with self.lock:
                 seen = await self.process.ask("measure", seconds=1.0)
             self.samples.append({"at": time.time() - self.begun, **seen})
+            (self.context.folder / "soak-wrong.json").write_text(json.dumps(self.wrong))
             late = [name for name, at in self.ended.items() if time.time() - at > NOTICED_WITHIN]
             self.wrong += [f"the end of {name} was not noticed" for name in late]
             for name in late:
@@ -154,9 +160,26 @@ class Soak:
         return found
 
 
+async def make_queue(manager: Cluster) -> None:
+    """Make the jobs' queue: the first waits for quota that there is not, and the others for the first."""
+    await make_jobs(manager, [])  # the namespace
+    quotas = [{"name": name, "nominalQuota": "0"} for name in RESOURCES]
+    group = {"coveredResources": list(RESOURCES), "flavors": [{"name": FLAVOR, "resources": quotas}]}
+    spec = {"namespaceSelector": {}, "queueingStrategy": "StrictFIFO", "resourceGroups": [group]}
+    for plural, kind, spec_, namespace in (
+        ("clusterqueues", "ClusterQueue", spec, None),
+        ("localqueues", "LocalQueue", {"clusterQueue": QUEUE}, NAMESPACE),
+    ):
+        resource = await manager.resource("kueue.x-k8s.io", plural)
+        body = {"apiVersion": resource.api_version, "kind": kind, "metadata": {"name": QUEUE}, "spec": spec_}
+        with contextlib.suppress(ApiError):  # it is there from an earlier soak on the same fleet
+            await manager.create(resource, body, namespace)
+
+
 async def _soak(context: Context, size: int, minutes: float) -> int:
     async with context.cluster() as manager, started(context, "ours") as process:
         context.say(f"making {size} jobs")
+        await make_queue(manager)
         waiting = await make_jobs(manager, [f"bench-{number:06}" for number in range(size)], kueue=True)
         await process.ask("start", jobs=[{"name": job.name, "uid": job.uid} for job in waiting])
         soak = Soak(context, manager, waiting, process, time.time() + 60 * minutes)

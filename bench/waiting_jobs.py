@@ -23,6 +23,7 @@ from bench.context import Context
 
 __all__ = [
     "NAMESPACE",
+    "QUEUE",
     "End",
     "Job",
     "admit_jobs",

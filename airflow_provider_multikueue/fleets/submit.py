@@ -18,7 +18,16 @@ from airflow_provider_multikueue.decisions.kinds import Kind, find_kind
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
 from airflow_provider_multikueue.fleets import stop
 from airflow_provider_multikueue.fleets.creation import create, refused
-from airflow_provider_multikueue.fleets.queues import QueueFacts, choose_queue, judge_queue, read_queue, stays_within
+from airflow_provider_multikueue.fleets.queues import (
+    QueueFacts,
+    choose_queue,
+    judge_queue,
+    read_queue,
+    recall_queue,
+    remember_queue,
+    stays_within,
+)
+from airflow_provider_multikueue.fleets.remembered import recall, remember
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.clusters.client import Resource
@@ -98,10 +107,14 @@ async def _is_catching(fleet: Fleet, namespace: str) -> bool:
     """
     from airflow_provider_multikueue.clusters.client import ApiError
 
+    key = (fleet.config.digest, "no default queue", namespace)
+    if recall(*key):
+        return False
     try:
         await fleet.manager.get(await fleet.manager.resource("kueue.x-k8s.io", "localqueues"), "default", namespace)
     except ApiError as error:
         if error.status in (403, 404):
+            remember(True, *key)
             return False
         raise
     return True
@@ -139,13 +152,17 @@ async def _check_queue(fleet: Fleet, request: Request, draft: Mapping[str, Any],
     metadata = draft["metadata"]
     name, namespace = metadata["labels"][jobs.QUEUE_LABEL], metadata["namespace"]
     region_of = {worker: fleet.region(worker) for worker in fleet.worker_names}
-    facts = await read_queue(fleet.manager, namespace, name)
+    known = recall_queue(fleet.config.digest, namespace, name) if request.regions is None else None
+    facts = known or await read_queue(fleet.manager, namespace, name)
     asked = request.queue_name or _label(request.manifest)
     if request.regions is not None and not asked and not stays_within(facts, request.regions, region_of):
         facts = await choose_queue(fleet.manager, namespace, regions=request.regions, region_of=region_of)
         sink.record(logging.INFO, f"queue {facts.name} keeps the job within {', '.join(request.regions)}")
-    for note in judge_queue(facts, regions=request.regions, region_of=region_of):
+    notes = judge_queue(facts, regions=request.regions, region_of=region_of)
+    for note in notes:
         sink.record(logging.WARNING, note)
+    if known is None and not notes and facts.multikueue:
+        remember_queue(fleet.config.digest, facts)
     await _check_priority(fleet, metadata["labels"].get(jobs.PRIORITY_LABEL), sink)
     return facts
 
