@@ -42,6 +42,8 @@ GETS_AT_MOST = 20
 LIST_PAUSE = 2.0
 """Seconds between two lists on behalf of newcomers."""
 BACKOFF = (0.25, 30.0)
+SHORT_BACKOFF = 2.0
+"""The most where the server has accepted the watch before it broke: it is there, and a pod's end must not be missed."""
 LOOK = 5.0
 """Seconds between two looks at whether the cluster is still heard."""
 STABLE = 5.0
@@ -271,9 +273,9 @@ class SharedWatch:
         if status == 410 and self._version and time.monotonic() - self._listed_at >= STABLE:
             self._version = ""  # the server's ordinary way to say: list anew
             return BACKOFF[0] * random.random()  # noqa: S311 - not all at once
-        if self._accepted_at and time.monotonic() - self._accepted_at > STABLE:
+        accepted, self._accepted_at = self._accepted_at, 0.0
+        if accepted and time.monotonic() - accepted > STABLE:
             self._failures = 0
-        self._accepted_at = 0.0
         self._silent = False
         self._failures += 1
         tally.add("multikueue.watch_reconnects", fleet_cluster=self._cluster.name if self._cluster else "unknown")
@@ -285,7 +287,7 @@ class SharedWatch:
         log.debug("Watch %s failed %d times: %s", self.name, self._failures, error)
         if self._failures > 1 or not self.synced:  # else a stream broke, and is resumed before anyone need know
             self._set_trouble(Trouble(self._failing_since, str(error), status))
-        least, most = BACKOFF
+        least, most = BACKOFF[0], SHORT_BACKOFF if accepted else BACKOFF[1]
         pause = min(most, least * 2.0 ** min(self._failures - 1, 10)) * random.uniform(0.5, 1.5)  # noqa: S311
         return max(pause, error.retry_after or 0.0) if isinstance(error, ApiError) else pause
 

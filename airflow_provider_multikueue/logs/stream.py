@@ -35,6 +35,7 @@ SEARCH_SILENCE: Final = 10.0
 """The same where the server has first to find the place in a long log."""
 FIRST_PAUSE: Final = 0.025
 AGAIN_PAUSE: Final = 0.15
+FAILED_PAUSE: Final = 0.1
 PAUSE: Final = 5.0
 LAST_PAUSE: Final = 0.5
 REFUSED_PAUSE: Final = 60.0
@@ -102,6 +103,8 @@ class ContainerStream:
     def learn(self, run: Run) -> None:
         """Take notice of what the pod's status now says of the run."""
         before, self.run = self.run, run
+        if self._failures:
+            self._changed.set()  # who tells of the pod has heard from its cluster: no pause any more
         if run.ended and not before.ended:
             self._changed.set()
             self._be_patient(LAST_SILENCE)
@@ -259,7 +262,7 @@ class ContainerStream:
         if now - self._trouble_since > TROUBLE and not self._trouble_told:
             self._trouble_told = True
             self._say(logging.WARNING, f"it can't be read at present: {text}")
-        return self._backoff(0.1, LAST_PAUSE if self.run.ended else PAUSE)
+        return self._backoff(FAILED_PAUSE, LAST_PAUSE if self.run.ended else PAUSE)
 
     def _recovered(self) -> None:
         if self._trouble_told:

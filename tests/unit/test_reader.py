@@ -102,6 +102,20 @@ async def test_a_pod_that_waits_to_start_is_asked_again_soon(kubelet, cluster, o
     await logs.close()
 
 
+async def test_news_of_a_pod_end_the_pause_after_failures(kubelet, cluster, out, monkeypatch):
+    monkeypatch.setattr(logstream, "PAUSE", 3600.0)
+    monkeypatch.setattr(logstream, "FAILED_PAUSE", 1800.0)
+    kubelet.faults = [500]
+    pod = Pod(kubelet, "a")
+    pod.start()
+    pod.write("here")
+    logs = PodLogs(sink=out)
+    logs.update(cluster, None, [pod.status()])
+    await until(lambda: kubelet.statuses[500] or not kubelet.faults)
+    await until(lambda: not logs.update(cluster, None, [pod.status()]) and out.lines == ["here"])
+    await logs.close()
+
+
 @pytest.mark.parametrize("how", ["cut", "end"])
 async def test_streams_that_are_cut_anywhere_give_each_line_once(kubelet, cluster, out, how):
     script = random.Random(7)

@@ -168,6 +168,16 @@ async def test_a_server_that_calls_its_own_list_too_old_is_not_asked_in_a_rush(s
     assert jobs.lists <= 5
 
 
+async def test_a_watch_that_breaks_again_and_again_is_resumed_soon_since_the_server_is_there(server, jobs, monkeypatch):
+    monkeypatch.setattr(watch, "STABLE", 5.0)
+    monkeypatch.setattr(watch, "BACKOFF", (0.01, 3600.0))
+    monkeypatch.setattr(watch, "SHORT_BACKOFF", 0.02)
+    server.on("GET", PATH, listed(obj("a"), version="5"))
+    server.on_watch(PATH, *[Stream([], "cut")] * 30, Stream([event("MODIFIED", obj("a", 8))]))
+    a = jobs.subscribe("a", Bell())
+    await until(lambda: version(a) == "8")
+
+
 async def test_who_comes_within_the_grace_costs_nothing(server, jobs):
     server.on("GET", PATH, listed(obj("a"), obj("b"), version="5"))
     a = jobs.subscribe("a", Bell())
