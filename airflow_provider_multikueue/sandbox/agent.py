@@ -1,4 +1,6 @@
-"""The process that stands in for what needs a cloud: nodes with GPUs, and Dynamic Workload Scheduler, of every worker.
+"""The process that stands in for what needs a cloud, and for controllers that are not built, in every worker.
+
+Nodes with GPUs, Dynamic Workload Scheduler, and the controllers of some kinds of jobs.
 
 It is told what to do through a control channel (``agent.sock`` in the sandbox's folder). Operations:
 
@@ -30,6 +32,7 @@ from airflow_provider_multikueue.clusters.client import Cluster
 from airflow_provider_multikueue.sandbox import control
 from airflow_provider_multikueue.sandbox.capacity import Script
 from airflow_provider_multikueue.sandbox.dws import Dws
+from airflow_provider_multikueue.sandbox.job_controllers import run_stand_ins
 from airflow_provider_multikueue.sandbox.node import NodeAgent
 from airflow_provider_multikueue.sandbox.paths import SandboxError
 from airflow_provider_multikueue.sandbox.pki import ServerTls
@@ -66,6 +69,7 @@ async def run(configuration: Mapping[str, Any]) -> None:
             for name, region in regions.items():
                 tasks.create_task(region.nodes.run(), name=f"nodes-{name}")
                 tasks.create_task(region.dws.run(), name=f"dws-{name}")
+                tasks.create_task(run_stand_ins(region.cluster, configuration.get("kinds", ())), name=f"jobs-{name}")
 
 
 async def _region(each: Mapping[str, Any], stack: contextlib.AsyncExitStack) -> Region:

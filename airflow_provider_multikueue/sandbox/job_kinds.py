@@ -1,7 +1,7 @@
 """The kinds of jobs that a fleet can have besides the batch Job: their definitions, and the controllers that run them.
 
-``jobset`` and ``training`` bring the real controllers. The others bring the definitions alone, so that jobs of these
-kinds can be submitted, placed and ended by whoever writes their status on the worker, as tests do. A Pod needs neither.
+``jobset`` and ``training`` bring the real controllers. The others bring the definitions, and have a stand-in on each
+worker that makes their pods and writes their status (`stand_ins`). A Pod needs neither.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class JobKinds:
     """Kinds of jobs that are installed together.
 
     ``frameworks`` are Kueue's names for them, ``definitions`` where their CustomResourceDefinitions are among the
-    copied manifests, ``resources`` what the manager makes on the workers, by API group.
+    copied manifests, ``resources`` what the manager makes on the workers, by API group; ``needs`` names other kinds
+    that these are made of.
     """
 
     name: str
@@ -50,6 +51,7 @@ class JobKinds:
     unwanted: tuple[str, ...] = ()
     resources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     controller: Controller | None = None
+    needs: tuple[str, ...] = ()
 
 
 def _kubeflow(*names: str) -> tuple[str, ...]:
@@ -83,7 +85,7 @@ JOB_KINDS: dict[str, JobKinds] = {
             ),
         ),
         JobKinds(name="mpi", frameworks=_kubeflow("mpijob"), definitions="."),
-        JobKinds(name="trainer", frameworks=("trainer.kubeflow.org/trainjob",), definitions="."),
+        JobKinds(name="trainer", frameworks=("trainer.kubeflow.org/trainjob",), definitions=".", needs=("jobset",)),
         JobKinds(
             name="ray",
             frameworks=("ray.io/rayjob",),
@@ -102,10 +104,11 @@ JOB_KINDS: dict[str, JobKinds] = {
 
 
 def chosen(names: Collection[str]) -> tuple[JobKinds, ...]:
-    """Return the kinds of these names; SandboxError for one that there is not."""
+    """Return the kinds of these names and those that they need; SandboxError for one that there is not."""
     if unknown := sorted(set(names) - set(JOB_KINDS)):
         raise SandboxError(f"The sandbox has no kinds of jobs {', '.join(unknown)}; it has {', '.join(JOB_KINDS)}.")
-    return tuple(each for name, each in JOB_KINDS.items() if name in names)
+    wanted = {*names, *(other for name in names for other in JOB_KINDS[name].needs)}
+    return tuple(each for name, each in JOB_KINDS.items() if name in wanted)
 
 
 def installation(kinds: JobKinds, sources: Path) -> Object:

@@ -68,7 +68,7 @@ class FleetSpec:
     bare: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what can't work, naming the value."""
+        """Refuse what can't work, naming the value; add the kinds that the chosen ones are made of."""
         if not self.regions or len(set(self.regions)) != len(self.regions):
             raise SandboxError(
                 f"A sandbox needs at least one region, each named once; not {', '.join(self.regions) or 'none'}."
@@ -80,7 +80,7 @@ class FleetSpec:
                 )
         if self.kueue not in KUEUE_VERSIONS:
             raise SandboxError(f"The sandbox has no Kueue {self.kueue!r}; it has {' and '.join(KUEUE_VERSIONS)}.")
-        chosen(self.kinds)
+        object.__setattr__(self, "kinds", tuple(kinds.name for kinds in chosen(self.kinds)))
         if self.nodes < 1 or self.gpus < 0 or self.worker_lost_timeout < 1:
             raise SandboxError(
                 "A region needs a node, no negative number of GPUs, and a worker-lost timeout of a second or more."

@@ -50,6 +50,9 @@ class TestNames:
         with pytest.raises(SandboxError, match=said):
             FleetSpec(**wrong)
 
+    def test_a_kind_brings_the_kinds_that_it_is_made_of(self) -> None:
+        assert FleetSpec(kinds=("trainer", "mpi")).kinds == ("jobset", "mpi", "trainer")
+
     def test_a_spec_survives_its_plain_form(self) -> None:
         spec = FleetSpec(name="x", regions=("us-east4",), gpus=3)
         assert FleetSpec.from_plain(json.loads(json.dumps(spec.dump()))) == spec
