@@ -60,9 +60,9 @@ class ShippedAccounts(Sandbox):
         asyncio.run(self._make_accounts())
         asyncio.run(self._grant(HOME))
 
-    def connection(self) -> dict[str, Any]:
+    def connection(self, *, network: bool = False) -> dict[str, Any]:
         """Return the Airflow connection of the accounts."""
-        text = json.dumps(super().connection())
+        text = json.dumps(super().connection(network=network))
         connection: dict[str, Any] = json.loads(
             text.replace(json.dumps(str(self.kubeconfig)), json.dumps(str(self.restricted)))
         )

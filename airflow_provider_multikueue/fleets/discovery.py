@@ -150,13 +150,15 @@ class ManagerSecret:
             data = self.read().get("data") or {}
         except ApiError as error:
             raise _unread(error) from error
+        except TimeoutError as error:
+            raise ConnectionError(f"{self.describe()} was not read within {SECRET_TIMEOUT:.0f} s") from error
         try:
             text = base64.b64decode(data["kubeconfig"], validate=True).decode()
         except (KeyError, TypeError, ValueError, binascii.Error):
             raise configuration_error(
                 f"{self.describe()} has no kubeconfig.", "Kueue reads the key `kubeconfig` too: correct the Secret."
             ) from None
-        return InlineKubeconfig(config=parse(text, where=self.describe()), key="workers").load()
+        return InlineKubeconfig(config=parse(text, where=self.describe()), key=self.describe()).load()
 
 
 def _unread(error: ApiError) -> Exception:

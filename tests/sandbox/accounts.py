@@ -35,7 +35,7 @@ class Accounts:
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[dict[str, Cluster]]:
         """Give the clusters, seen by the administrator; the manager is called "manager"."""
-        config = FleetConfig.from_extra(self.sandbox.connection()["extra"], conn_id="admin")
+        config = FleetConfig.from_extra(self._of_admin(), conn_id="admin")
         async with open_fleet(config) as fleet:
             workers = {name: await fleet.worker(name) for name in fleet.worker_names}
             yield {"manager": fleet.manager, **{name: worker for name, worker in workers.items() if worker}}
@@ -64,17 +64,22 @@ class Accounts:
         return ("account", "worker", "worker-heal") if self.heal else ("account", "worker")
 
     def context(self, cluster: str) -> str:
-        extra = self.sandbox.connection()["extra"]
+        extra = self._of_admin()
         return str(extra["manager_context"] if cluster == "manager" else extra["workers"][cluster]["context"])
 
     def extra(self) -> dict[str, Any]:
         """Return the connection's extra that uses these accounts."""
         extra: dict[str, Any] = json.loads(
-            json.dumps(self.sandbox.connection()["extra"]).replace(
+            json.dumps(self._of_admin()).replace(
                 json.dumps(str(self.sandbox.kubeconfig)), json.dumps(str(self.folder / "kubeconfig"))
             )
         )
         return extra | {"namespace": self.namespace, "deployment": "rights"}
+
+    def _of_admin(self) -> dict[str, Any]:
+        """Return the extra of the administrator's connection, also where tests have the shipped accounts."""
+        extra: dict[str, Any] = Sandbox.connection(self.sandbox)["extra"]
+        return extra
 
     def objects(self, role: str) -> Iterable[dict[str, Any]]:
         """Return a manifest's objects for this namespace; those of the whole cluster get names of their own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import sys
 import threading
@@ -15,8 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_multikueue.clusters.client import JOBS, ApiError, Cluster, Resource
+from airflow_provider_multikueue.clusters.client import JOBS, SECRETS, ApiError, Cluster, Resource
+from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.decisions.names import Identity
+from airflow_provider_multikueue.fleets.fleet import open_fleet
 from airflow_provider_multikueue.hooks import MultiKueueHook
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.sandbox.accounts import ACCOUNT, Accounts
@@ -149,6 +152,41 @@ async def test_the_tokens_are_refused_after_their_time(short):
         async with asyncio.timeout(3 * LIFETIME):
             while not await refused():  # noqa: ASYNC110 - the server decides when
                 await asyncio.sleep(1)
+
+
+async def test_a_worker_by_the_secret_that_kueue_uses_outlives_each_token_in_it(short):
+    """By a MultiKueueCluster of its own, so that Kueue's connections to the others stay as they are."""
+    name, worker_name = short.accounts.namespace, "multikueue-dws-worker-us"
+
+    def secret() -> dict[str, Any]:
+        config = short.config(short.fixed)
+        config["current-context"] = short.accounts.context(worker_name)
+        text = base64.b64encode(yaml.safe_dump(config).encode()).decode()
+        return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": {"kubeconfig": text}}
+
+    extra = Sandbox.connection(short.accounts.sandbox)["extra"] | {"workers": "manager_secrets"}
+    async with open_fleet(FleetConfig.from_extra(extra, conn_id="secrets")) as opened:
+        manager = opened.manager
+        resource = await manager.resource("kueue.x-k8s.io", "multikueueclusters")
+        source = {"kubeConfig": {"location": name, "locationType": "Secret"}}
+        cluster = {"apiVersion": resource.api_version, "kind": "MultiKueueCluster", "metadata": {"name": name}}
+        await manager.create(SECRETS, secret(), "kueue-system")
+        await manager.create(resource, {**cluster, "spec": {"clusterSource": source}})
+        opened._looked = None  # else it looks again after a minute
+        try:
+            worker = await opened.worker(name)
+            assert worker is not None
+            shown = set()
+            ends = time.monotonic() + 3 * LIFETIME
+            while time.monotonic() < ends:
+                await worker.list(JOBS, short.accounts.namespace)
+                shown.add(worker._transport._access.authorization)
+                await manager.patch(SECRETS, name, {"data": secret()["data"]}, "kueue-system", kind="merge")
+                await asyncio.sleep(1)  # the server decides for how long it takes a token
+        finally:
+            await manager.delete(resource, name)
+            await manager.delete(SECRETS, name, "kueue-system")
+    assert len(shown) >= 3
 
 
 @pytest.mark.parametrize("form", ["plugin", "token-file", "kubeconfig", "connection"])

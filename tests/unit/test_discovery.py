@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from airflow_provider_multikueue.clusters import transport
 from airflow_provider_multikueue.clusters.client import JOBS, ApiError
 from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
@@ -68,7 +69,8 @@ async def test_two_gke_clusters_of_one_name_are_no_match(server, tmp_path, googl
     assert GKE_ANNOTATION in caplog.text
 
 
-async def test_the_secrets_of_kueue_are_read_anew_after_a_refusal(server, tmp_path, caplog):
+async def test_the_secrets_of_kueue_are_read_anew_after_a_refusal(server, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(transport, "RENEWAL_PAUSE", 0.0)
     server.on("GET", CLUSTERS, listed(multikueue_cluster("us", "worker-us-secret"), multikueue_cluster("profile")))
 
     def given(token: str) -> dict:
@@ -82,10 +84,20 @@ async def test_the_secrets_of_kueue_are_read_anew_after_a_refusal(server, tmp_pa
         assert await worker.get(JOBS, "train", "default")
         assert server.seen[-1].headers["Authorization"] == "Bearer first-token"
         server.on("GET", SECRET, given("second-token"))
-        await worker._transport._load()
+        server.on("GET", "/apis/batch/v1/namespaces/default/jobs/train", status(401, "Unauthorized"), obj("train"))
         assert await worker.get(JOBS, "train", "default")
         assert server.seen[-1].headers["Authorization"] == "Bearer second-token"
     assert "account of its own" in caplog.text
+
+
+async def test_a_secret_that_would_run_a_command_is_refused_by_its_name(server, tmp_path):
+    user = {"exec": {"command": "sh", "apiVersion": "client.authentication.k8s.io/v1"}}
+    text = base64.b64encode(yaml.safe_dump(kubeconfig(server.url, **user)).encode()).decode()
+    server.on("GET", CLUSTERS, listed(multikueue_cluster("us", "worker-us-secret")))
+    server.on("GET", SECRET, {**obj("worker-us-secret"), "data": {"kubeconfig": text}})
+    async with open_fleet(fleet(server, tmp_path, "manager_secrets")) as opened:
+        with pytest.raises(FleetConfigurationError, match=r"worker-us-secret of the manager.* asks to run a command"):
+            await opened.worker("us")
 
 
 @pytest.mark.parametrize("answer", [status(403, "Forbidden"), {**obj("worker-us-secret"), "data": {}}])
