@@ -81,11 +81,11 @@ async def _until_made(name: str, source: Source, patience: Patience) -> None:
         return
 
     async def made() -> str:
-        status = await asyncio.to_thread(status_of, source)
+        status, said = await asyncio.to_thread(status_of, source)
         if status in ("ERROR", "STOPPING", "DEGRADED"):
             raise FleetConfigurationError(
-                f"{name}: {source.name} is of status {status}: it was not made, or is being deleted. Delete it, wait "
-                "until it is gone, create it anew, and run this again."
+                f"{name}: {source.name} is of status {status}{f' ({said})' if said else ''}: it was not made, or is "
+                "being deleted. Delete it, wait until it is gone, create it anew, and run this again."
             )
         return f"it is of status {status}" if status == "PROVISIONING" else ""
 

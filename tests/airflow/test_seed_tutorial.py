@@ -19,7 +19,6 @@ from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.airflow.conftest import HERE, task_processes
-from tests.airflow.test_killed_processes import QUICK
 from tests.gkecloud import PROJECT, GkeCloud
 
 PYTHON = os.environ.get("MULTIKUEUE_TEST_GOOGLE_PYTHON")
@@ -38,6 +37,12 @@ EXAMPLES = HERE.parents[1] / "example_dags"
 US = "worker-us-east4"
 SHORT = {"args": ["2s"]}
 PLENTY = 900
+SETTINGS = {
+    "core.parallelism": 4,  # each task imports the Google provider
+    "scheduler.orphaned_tasks_check_interval": 10,
+    "scheduler.task_instance_heartbeat_timeout": 150,
+    "scheduler.task_instance_heartbeat_timeout_detection_interval": 5,
+}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +79,8 @@ def airflow(gke: GkeCloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         python=Path(str(PYTHON)),
         connections=connections,
         variables=gke.environment,
-        settings={**QUICK, "core.parallelism": 5},
+        settings=SETTINGS,
+        home=tmp_path_factory.mktemp("airflow"),
     ) as airflow:
         yield airflow
 

@@ -145,9 +145,14 @@ class ApiServer:
         script = (
             self._watches.get(seen.path, [hang])
             if "watch" in request.query
-            else self._scripts.get((seen.method, seen.path), [status(404, "the server has no such thing")])
+            else self._scripts.get((seen.method, seen.path))
         )
+        if script is None:
+            return await self._unscripted(seen, request)
         return await (script.pop(0) if len(script) > 1 else script[0])(request)
+
+    async def _unscripted(self, _seen: Seen, request: web.Request) -> web.StreamResponse:
+        return await status(404, "the server has no such thing")(request)
 
     @asynccontextmanager
     async def running(self, tls: ssl.SSLContext | None = None, *, port: int = 0) -> AsyncIterator[ApiServer]:
