@@ -14,6 +14,7 @@ from airflow_provider_multikueue.sandbox import launch
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from airflow_provider_multikueue.sandbox.binaries import ensure_binaries
 from airflow_provider_multikueue.sandbox.components import DEFAULT_KUEUE, KUEUE_VERSIONS
+from airflow_provider_multikueue.sandbox.from_file import kueue_of, read_fleet, regions_of, set_up
 from airflow_provider_multikueue.sandbox.job_kinds import JOB_KINDS, chosen
 from airflow_provider_multikueue.sandbox.network_command import add_options, change
 from airflow_provider_multikueue.sandbox.paths import SandboxError, fleet_folder, fleet_names
@@ -95,7 +96,9 @@ def _add_up(subparsers: Subparsers) -> None:
         help="how long Kueue waits for an unreachable worker (default: %(default)s)",
     )
     _add_kinds(up)
-    up.add_argument("--bare", action="store_true", help="clusters without Kueue, for `multikueue fleet` to set up")
+    whose = up.add_mutually_exclusive_group()
+    whose.add_argument("--bare", action="store_true", help="clusters without Kueue, for `multikueue fleet` to set up")
+    whose.add_argument("--fleet", type=Path, metavar="FILE", help="the fleet of this file, its regions and all")
     up.add_argument("--folder", type=Path, help="where to keep it (default: in the user's cache)")
 
 
@@ -144,18 +147,22 @@ def _build(arguments: argparse.Namespace) -> int:
 
 
 def _up(arguments: argparse.Namespace) -> int:
+    fleet = read_fleet(arguments.fleet) if arguments.fleet else None
+    named = tuple(part.strip() for part in arguments.regions.split(",") if part.strip())
     spec = FleetSpec(
         name=arguments.name,
-        regions=tuple(part.strip() for part in arguments.regions.split(",") if part.strip()),
+        regions=regions_of(fleet) if fleet else named,
         gpus=arguments.gpus,
         nodes=arguments.nodes,
-        kueue=arguments.kueue,
+        kueue=(fleet and kueue_of(fleet)) or arguments.kueue,
         worker_lost_timeout=arguments.worker_lost_timeout,
         kinds=_kinds(arguments),
-        bare=arguments.bare,
+        bare=arguments.bare or fleet is not None,
     )
     launch.bring_up(spec, folder=arguments.folder, progress=_say)
     sandbox = Sandbox.attach(arguments.name)
+    if fleet:
+        set_up(sandbox, fleet, progress=_say)
     name = "" if arguments.name == "default" else f" --name {arguments.name}"
     print(
         f"The sandbox {sandbox.name!r} is up: a manager, and workers in {', '.join(sandbox.regions)}.\n"
