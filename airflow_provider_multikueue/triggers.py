@@ -119,6 +119,7 @@ class MultiKueueJobTrigger(BaseTrigger):
                     on_placement=push.place,
                     on_cancel=lambda following: uninterrupted(following.hand_over()),
                     target=target_of(orders.log_uri),
+                    reader=_reader(ti),
                 )
             finally:
                 pushes.drop(ti)
@@ -141,6 +142,14 @@ class MultiKueueJobTrigger(BaseTrigger):
             self.log.exception(
                 "job %s/%s could not be deleted; it may still run", self.job["namespace"], self.job["name"]
             )
+
+
+def _reader(ti: Any) -> str:
+    """Return whose log the trigger's is: that of one try, which the next triggerer goes on with."""
+    from airflow_provider_multikueue.hooks import owner_of_task
+
+    owner = owner_of_task(ti)
+    return f"{owner.ti}/{owner.attempt}"
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:

@@ -31,6 +31,7 @@ __all__ = [
     "Identity",
     "Lifetime",
     "Owner",
+    "cursors_of",
     "identity_selector",
     "job_name",
     "label_value",
@@ -92,6 +93,11 @@ class Identity:
     def digest(self) -> str:
         """Return ten characters of ``a-z2-7`` that stand for this identity."""
         return _hash(self.to_json(), _DIGEST)
+
+
+def cursors_of(reader: str) -> str:
+    """Return the annotation with the places in the logs up to which ``reader`` has shown them."""
+    return f"{CURSORS}-{_hash(reader, _DIGEST)}" if reader else CURSORS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_provider_multikueue.decisions import endings, narrate, report
 from airflow_provider_multikueue.decisions.jobs import QUEUE_LABEL, held_for, release
 from airflow_provider_multikueue.decisions.kinds import find_kind
-from airflow_provider_multikueue.decisions.names import CURSORS, DISPATCHES, JOINED
+from airflow_provider_multikueue.decisions.names import DISPATCHES, JOINED, cursors_of
 from airflow_provider_multikueue.decisions.orders import Orders, Verdict, next_deadline, verdict
 from airflow_provider_multikueue.decisions.outcome import Outcome
 from airflow_provider_multikueue.decisions.pods import pods_of_stay
@@ -81,6 +81,8 @@ class Following:
     clock: Callable[[], float] = time.time
     target: Target | None = None
     """Where the whole output is stored."""
+    reader: str | None = ""
+    """Whose task log it is: who goes on under the same name goes on where that log ends. None: nobody goes on."""
 
     _attention: Attention = field(init=False)
     _memory: Memory = field(default_factory=Memory, init=False)
@@ -118,18 +120,18 @@ class Following:
     async def hand_over(self) -> None:
         """Leave the cursors of the open log streams on the job, for the reader that comes next."""
         cursors = await self._logs.hand_over() if self._logs is not None else {}
-        if cursors and self.orders.may_delete:
-            self._notes.put(CURSORS, json.dumps({"streams": cursors}))
+        if cursors and self.reader is not None:
+            self._notes.put(cursors_of(self.reader), json.dumps({"streams": cursors}))
             await self._notes.flush(NOTE_SECONDS)
 
     def _save_positions(self) -> None:
         """Note from time to time where the streams stand, for a reader that begins after this one was lost."""
-        if self._logs is None or not self.orders.may_delete or self.clock() < self._saved_at + SAVE_SECONDS:
+        if self._logs is None or self.reader is None or self.clock() < self._saved_at + SAVE_SECONDS:
             return
         self._saved_at = self.clock()
         if self._logs.reading:
             at = datetime.fromtimestamp(self._saved_at, UTC).isoformat()
-            self._notes.put(CURSORS, json.dumps({"streams": self._logs.positions(), "at": at}))
+            self._notes.put(cursors_of(self.reader), json.dumps({"streams": self._logs.positions(), "at": at}))
 
     async def close(self) -> None:
         """Let go of watches and streams; the job is left as it is."""
@@ -229,7 +231,8 @@ class Following:
 
     def _open_logs(self, seen: Observation) -> PodLogs:
         if self._logs is None:
-            cursors, lost_at = _cursors(self._attention.annotation(CURSORS))
+            saved = None if self.reader is None else self._attention.annotation(cursors_of(self.reader))
+            cursors, lost_at = _cursors(saved)
             self._logs = PodLogs(
                 sink=self.sink,
                 policy=cast("LogPolicy", self.orders.logs),
@@ -384,13 +387,14 @@ async def follow(
     on_placement: Callable[[dict[str, Any]], None] = lambda _: None,
     on_cancel: Callable[[Following], Awaitable[None]] | None = None,
     target: Target | None = None,
+    reader: str | None = None,
 ) -> Outcome:
     """Open the fleet and follow the job; what prevents that is an outcome too, and says what to do."""
     from airflow_provider_multikueue.clusters.client import ApiError
 
     try:
         async with opened as (fleet, _):
-            following = Following(fleet, job, orders, sink, on_placement=on_placement, target=target)
+            following = Following(fleet, job, orders, sink, on_placement=on_placement, target=target, reader=reader)
             try:
                 return await following.run()
             except asyncio.CancelledError:

@@ -300,13 +300,20 @@ class Site:
         log: TaskLog | None = None,
         fleet: Fleet | None = None,
         clock: Clock | None = None,
+        reader: str | None = "",
         **orders: Any,
     ) -> Followed:
         """Follow a job."""
         log, clock = log or TaskLog(), clock or Clock()
         placements: list[Object] = []
         following = Following(
-            fleet or self.fleet, part, Orders(**orders), log, on_placement=placements.append, clock=clock
+            fleet or self.fleet,
+            part,
+            Orders(**orders),
+            log,
+            on_placement=placements.append,
+            clock=clock,
+            reader=reader,
         )
         followed = Followed(self, part, log, following, clock, placements)
         followed.task = asyncio.create_task(_run(following))

@@ -15,6 +15,7 @@ from airflow_provider_multikueue.decisions.names import (
     Identity,
     Lifetime,
     Owner,
+    cursors_of,
     identity_selector,
     job_name,
     label_value,
@@ -135,3 +136,9 @@ def test_owner_and_lifetime_survive_their_annotations() -> None:
 
 def test_a_deadline_that_cannot_be_read_gives_no_lifetime() -> None:
     assert Lifetime.from_json('{"kind": "task", "deadline": "soon"}') is None
+
+
+def test_each_reader_notes_its_place_under_a_name_of_its_own_that_an_annotation_may_have() -> None:
+    names = {cursors_of(reader) for reader in ("", "0190-uuid/1", "0190-uuid/2", "x" * 500)}
+    assert len(names) == 4
+    assert all(re.fullmatch(r"airflow-provider-multikueue/[a-z0-9-]{1,63}", name) for name in names)
