@@ -80,6 +80,7 @@ class Attention:
     _refused: frozenset[str] = frozenset()  # most tasks never need theirs, and an empty set takes 200 bytes
     _said: frozenset[str] = frozenset()
     _unattended: bool = False
+    _absent: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -111,14 +112,26 @@ class Attention:
         self.collect()
 
     async def _until_seen(self, jobs: Subscription) -> None:
-        """Wait until the job is seen, or known to be gone: a watch that others began may not have come to it yet."""
+        """Wait until the job is seen, or known to be gone: a watch that others began may not have come to it yet.
+
+        While the manager can't be watched it is neither, which `resolve_doubt` makes up for.
+        """
         while True:
             self.changed.clear()
-            if jobs.trouble or str(self.part["uid"]) in jobs.objects or not await self.persist(self._exists):
+            if jobs.trouble or str(self.part["uid"]) in jobs.objects:
+                return
+            if not await self.persist(self._exists):
+                self._absent = True
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_SECONDS):
                     await self.changed.wait()
+
+    async def resolve_doubt(self) -> None:
+        """Look for a job that nobody could look for when this began, once the manager is watched again."""
+        if self.job is None and not self._absent and self._jobs is not None and not self._jobs.trouble:
+            await self._until_seen(self._jobs)
+            self.collect()
 
     async def _exists(self) -> bool:
         from airflow_provider_multikueue.clusters.client import ApiError
@@ -186,7 +199,7 @@ class Attention:
         return View(
             kind=self.kind,
             job=_newest(self._jobs, self.part["uid"]),
-            job_seen=self.job is not None or bool(self._jobs and self._jobs.synced),
+            job_seen=self.job is not None or self._absent,
             workload=_newest(self._workloads),
             workload_seen=self.workload is not None,
             workers={name: self._worker_view(name, copies, can_heal(name)) for name, copies in self._copies.items()},

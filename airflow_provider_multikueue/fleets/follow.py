@@ -170,6 +170,7 @@ class Following:
                     await self._attention.changed.wait()
 
     async def _look(self) -> Observation:
+        await self._attention.resolve_doubt()
         seen = self._observe()
         await self._attention.widen(self._of_interest(seen), seen.cluster)
         seen = self._observe()

@@ -76,3 +76,44 @@ async def test_a_job_that_is_gone_is_not_waited_for(server: ApiServer, fleet: Fl
         await attention.start()
         assert attention.view(0.0).job is None
         attention.close()
+
+
+async def test_a_job_that_was_made_during_an_outage_is_not_taken_for_gone_after_it(
+    server: ApiServer, feed: Feed, fleet: Fleet
+) -> None:
+    """The watch goes on at once, and comes to the job some moments later."""
+    server.on("GET", f"{JOBS}/young", obj("young", 2))
+    server.on_watch(JOBS, status(503, "away"))
+    feed.send("cut")
+    watch = await fleet.watch_jobs(fleet.manager, "default", ("batch", "jobs"))
+    await until(lambda: watch.trouble)
+    attention = Attention(fleet, PART, Silence())
+    await attention.start()
+    again = Feed()
+    server.on_watch(JOBS, again)
+    await until(lambda: watch.trouble is None)
+    assert not attention.view(0.0).job_seen
+    looking = asyncio.create_task(attention.resolve_doubt())
+    await until(lambda: server.count("GET", f"{JOBS}/young"))
+    assert not looking.done()
+    again.send(("ADDED", obj("young", 2)))
+    await looking
+    assert attention.job is not None
+    attention.close()
+
+
+async def test_a_job_that_was_deleted_during_an_outage_is_gone_after_it(
+    server: ApiServer, feed: Feed, fleet: Fleet
+) -> None:
+    server.on("GET", f"{JOBS}/young", status(404, "gone"))
+    server.on_watch(JOBS, status(503, "away"))
+    feed.send("cut")
+    watch = await fleet.watch_jobs(fleet.manager, "default", ("batch", "jobs"))
+    await until(lambda: watch.trouble)
+    attention = Attention(fleet, PART, Silence())
+    await attention.start()
+    server.on_watch(JOBS, Feed())
+    await until(lambda: watch.trouble is None)
+    await attention.resolve_doubt()
+    assert attention.view(0.0).job_seen
+    attention.close()
