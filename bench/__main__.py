@@ -17,7 +17,9 @@ from bench.report import table, write
 
 BENCHMARKS = (
     "imports",
+    "events",
     "submission",
+    "logs",
     "end_to_end",
     "triggerer",
     "waiting",

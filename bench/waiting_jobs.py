@@ -31,6 +31,8 @@ __all__ = [
     "end_jobs",
     "make_job",
     "make_jobs",
+    "plain_job",
+    "plain_workload",
     "remove_jobs",
     "without_kueue",
 ]
@@ -151,12 +153,14 @@ def _removal(manager: Cluster, res: Resource) -> Callable[[str], Awaitable[None]
 
 async def make_job(manager: Cluster, name: str, *, kueue: bool = False) -> Job:
     """Create one waiting Job, and its Workload unless ``kueue`` makes it; the namespace is there."""
-    created = await manager.create(JOBS, _job(name), NAMESPACE)
+    created = await manager.create(JOBS, plain_job(name), NAMESPACE)
     uid = str(created["metadata"]["uid"])
     if kueue:
         return Job(name, uid)
-    await manager.create(WORKLOADS, _workload(name, uid), NAMESPACE)
-    await manager.patch(WORKLOADS, _workload_name(name), {"status": _pending()}, NAMESPACE, subresource="status")
+    workload = plain_workload(name, uid)
+    await manager.create(WORKLOADS, workload, NAMESPACE)
+    body = {"status": workload["status"]}
+    await manager.patch(WORKLOADS, _workload_name(name), body, NAMESPACE, subresource="status")
     return Job(name, uid)
 
 
@@ -176,7 +180,8 @@ async def _in_lanes(items: Sequence[Any], work: Callable[[Any], Awaitable[T]], *
 # -- what Kueue and we would have written
 
 
-def _job(name: str) -> dict[str, Any]:
+def plain_job(name: str) -> dict[str, Any]:
+    """Return a waiting Job as the provider submits it and Kueue suspends it."""
     manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -205,7 +210,8 @@ def _workload_name(name: str) -> str:
     return f"job-{name}-a1b2c"
 
 
-def _workload(name: str, uid: str) -> dict[str, Any]:
+def plain_workload(name: str, uid: str) -> dict[str, Any]:
+    """Return a Job's Workload as Kueue makes it, without quota."""
     owner = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -228,6 +234,7 @@ def _workload(name: str, uid: str) -> dict[str, Any]:
             "queueName": QUEUE,
             "podSets": [{"name": "main", "count": 3, "template": {"metadata": {}, "spec": POD}}],
         },
+        "status": _pending(),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from airflow_provider_multikueue.decisions.kinds import get_at
@@ -29,7 +30,7 @@ __all__ = [
 def items_at(node: Any, *path: str) -> list[Mapping[str, Any]]:
     """Return the objects in the list at ``path``; none for anything else."""
     value = get_at(node, path)
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, (list, tuple)) else []
+    return [item for item in value if isinstance(item, (dict, Mapping))] if isinstance(value, (list, tuple)) else []
 
 
 def text_at(node: Any, *path: str) -> str:
@@ -103,8 +104,11 @@ _PLAINLY: Final = {"remote no longer exists": COPY_GONE, "remote lost": WORKER_L
 
 def parse_time(value: object) -> datetime | None:
     """Return an RFC 3339 time as an aware UTC time; nanoseconds are cut to microseconds. None for anything else."""
-    if not isinstance(value, str):
-        return None
+    return _parsed(value) if isinstance(value, str) else None
+
+
+@lru_cache(maxsize=4096)
+def _parsed(value: str) -> datetime | None:
     try:
         found = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", value))
         return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
