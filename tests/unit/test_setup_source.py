@@ -21,8 +21,8 @@ from tests.unit.test_setup import EXAMPLE, manifests
 CHART = "oci://registry.k8s.io/kueue/charts/kueue"
 HELM = """#!/bin/sh
 echo "$@" >"$(dirname "$0")/asked"
-if [ "$7" != "--namespace" ]; then echo "unknown command" >&2; exit 2; fi
-case "$4" in *missing*) echo "Error: $4: not found" >&2; exit 1 ;; esac
+if [ "$6" != "--namespace" ]; then echo "unknown command" >&2; exit 2; fi
+case "$3" in *missing*) echo "Error: $3: not found" >&2; exit 1 ;; esac
 cat "$(dirname "$0")/rendered"
 """
 
