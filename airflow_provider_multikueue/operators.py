@@ -110,6 +110,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         self.deferrable = deferrable
         self.multikueue_conn_id = multikueue_conn_id
         self._waiting = Waiting()
+        self._submitted_at: datetime | None = None
 
     def render_template(self, content: Any, *args: Any, **named: Any) -> Any:
         """Render also what is inside a ``kubernetes`` client model: as the dict that it stands for."""
@@ -152,13 +153,19 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
                 raise ValueError(f"{name}={value!r} is not one of {', '.join(map(str, allowed))}")
         if isinstance(self.regions, str):
             raise ValueError(f"regions={self.regions!r} must be a list of regions")
+        for name in ("max_run_duration", "admission_timeout", "startup_timeout"):
+            span = getattr(self, name)
+            if span is not None and not (isinstance(span, timedelta) and span > timedelta()):
+                raise ValueError(f"{name}={span!r} must be a timedelta of more than nothing")
+        if self.max_dispatches is not None and self.max_dispatches < 1:
+            raise ValueError(f"max_dispatches={self.max_dispatches!r} would let the job run nowhere; give 1 or more")
         check_uri("log_uri", self.log_uri)
 
     def _orders(self, context: Context) -> Orders:
         now = datetime.now(UTC)
         return Orders(
             until=self.wait_until,
-            admission_deadline=_after(now, self.admission_timeout),
+            admission_deadline=_after(self._submitted_at or now, self.admission_timeout),
             deadline=_after(context["ti"].start_date, self._time_left()),
             startup_seconds=self.startup_timeout.total_seconds() if self.startup_timeout else None,
             max_dispatches=self.max_dispatches,
@@ -180,6 +187,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         return timeout - min(timedelta(seconds=5), timeout / 10)
 
     async def _submit(self, context: Context) -> dict[str, Any]:
+        from airflow_provider_multikueue.decisions.conditions import time_at
         from airflow_provider_multikueue.decisions.report import job_part
         from airflow_provider_multikueue.fleets.stop import delete_on_manager
         from airflow_provider_multikueue.fleets.submit import submit
@@ -199,11 +207,14 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
                 regions=self.regions,
                 priority_class=self.priority_class,
                 max_run_duration=self.max_run_duration,
+                execution_timeout=self.execution_timeout,
                 hold=self.wait_until == "finished",
             )
             submitted = await submit(fleet, request, sink)
             part = dict(job_part(submitted.job))
             self._waiting.job = part
+            if submitted.adopted:
+                self._submitted_at = time_at(submitted.job, "metadata", "creationTimestamp")
             count_submission(submitted)
             # A kill during the submission found no job to delete yet.
             if self._waiting.killed and self.on_kill_action == "delete":
@@ -231,14 +242,26 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             ti.xcom_push("report", report)
         job = report["job"] if report is not None else self._waiting.job
         if job is not None:
-            self.hook.run(lambda fleet, _: self._settle(fleet, job, outcome, ti))
+            self._settle(job, outcome, ti)
         if self.wait_until != "submitted":
             emit(measures_of_outcome(outcome, job))
         if outcome.error is not None:
             raise outcome.error
         return report
 
-    async def _settle(self, fleet: Fleet, job: Mapping[str, Any], outcome: Outcome, ti: Any) -> None:
+    def _settle(self, job: Mapping[str, Any], outcome: Outcome, ti: Any) -> None:
+        """Do with the job what its outcome asks for; that this fails is told, and changes nothing about the outcome."""
+        from airflow_provider_multikueue.clusters.client import ApiError
+        from airflow_provider_multikueue.exceptions import MultiKueueError
+
+        try:
+            self.hook.run(lambda fleet, _: self._put_away(fleet, job, outcome, ti))
+        except (ApiError, MultiKueueError) as error:
+            where = f"{job['kind']} {job['namespace']}/{job['name']}"
+            again = " Until it is gone, another try or a clear of this task reports it again." if outcome.ended else ""
+            self.log.error("%s could not be deleted on the manager or marked as reported: %s%s", where, error, again)
+
+    async def _put_away(self, fleet: Fleet, job: Mapping[str, Any], outcome: Outcome, ti: Any) -> None:
         from airflow_provider_multikueue.fleets.stop import delete_job, delete_on_manager
         from airflow_provider_multikueue.fleets.submit import mark_reported
         from airflow_provider_multikueue.hooks import LogSink

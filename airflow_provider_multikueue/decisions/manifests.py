@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 import yaml
 
+from airflow_provider_multikueue.decisions.field_types import TEXT_LISTS, TEXT_MAPS, typed
 from airflow_provider_multikueue.decisions.kinds import refusal
 from airflow_provider_multikueue.exceptions import ManifestError
 
@@ -20,9 +21,6 @@ __all__ = ["manifest_hash", "parse_manifest"]
 MAX_BYTES: Final = 1024 * 1024  # an API server takes objects up to about 1.5 MB
 MAX_NODES: Final = 50_000  # after aliases are expanded
 MAX_DEPTH: Final = 100
-
-_TEXT_MAPS: Final = ("labels", "annotations", "nodeSelector", "matchLabels")
-_TEXT_LISTS: Final = ("command", "args")
 
 Note = Callable[[str], None]
 
@@ -46,7 +44,7 @@ def parse_manifest(
         raise ManifestError(
             f"job: got {type(source).__name__}; give a .yaml file, YAML text, a dict or a kubernetes client model."
         )
-    return cast("dict[str, Any]", _texts(_json_types(_one_job(documents, note or (lambda _text: None)), "")))
+    return cast("dict[str, Any]", typed(_json_types(_one_job(documents, note or (lambda _text: None)), "")))
 
 
 def manifest_hash(manifest: Mapping[str, Any], **parameters: object) -> str:
@@ -123,32 +121,6 @@ def _json_types(node: Any, place: str) -> Any:
     if node is None or isinstance(node, (str, int, float, bool)):
         return node
     raise ManifestError(f"{place}: {type(node).__name__} has no place in a manifest; give text, a number or a list.")
-
-
-def _texts(node: Any) -> Any:
-    """Render numbers and booleans as text where Kubernetes wants text: labels, annotations, env values, arguments."""
-    if isinstance(node, list):
-        return [_texts(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    made = {key: _texts(value) for key, value in node.items()}
-    for key, value in made.items():
-        if key in _TEXT_MAPS and isinstance(value, dict):
-            made[key] = {name: _text(item) for name, item in value.items()}
-        elif key in _TEXT_LISTS and isinstance(value, list):
-            made[key] = [_text(item) for item in value]
-        elif key == "env" and isinstance(value, list):
-            made[key] = [
-                {**entry, "value": _text(entry["value"])} if isinstance(entry, dict) and "value" in entry else entry
-                for entry in value
-            ]
-    return made
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, (int, float)) else value
 
 
 # -- YAML: the safe subset that Kubernetes itself reads
@@ -246,9 +218,9 @@ def _keep_texts(node: Any) -> None:
     for child in _children(node):
         _keep_texts(child)
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-        if key.value in _TEXT_MAPS and isinstance(value, yaml.MappingNode):
+        if key.value in TEXT_MAPS and isinstance(value, yaml.MappingNode):
             _as_text(*(item for _, item in value.value))
-        elif key.value in _TEXT_LISTS and isinstance(value, yaml.SequenceNode):
+        elif key.value in TEXT_LISTS and isinstance(value, yaml.SequenceNode):
             _as_text(*value.value)
         elif key.value == "env" and isinstance(value, yaml.SequenceNode):
             pairs = [pair for entry in value.value if isinstance(entry, yaml.MappingNode) for pair in entry.value]

@@ -92,9 +92,9 @@ def verdict(
 def next_deadline(seen: Observation, orders: Orders) -> float | None:
     """Return the epoch time at which ``verdict`` can next change by the clock alone."""
     times = [_epoch(orders.deadline)]
-    if seen.admitted is None:
+    if not _was_admitted(seen):
         times.append(_epoch(orders.admission_deadline))
-    elif orders.startup_seconds is not None and seen.started is None:
+    elif seen.admitted is not None and orders.startup_seconds is not None and seen.started is None:
         times.append(seen.admitted.timestamp() + orders.startup_seconds)
     known = [t for t in times if t is not None]
     return min(known) if known else None
@@ -122,12 +122,17 @@ def _past_deadline(seen: Observation, orders: Orders, tried: str, now: float) ->
 
 def _not_admitted(seen: Observation, orders: Orders, now: float) -> MultiKueueError | None:
     deadline = _epoch(orders.admission_deadline)
-    if deadline is None or seen.admitted is not None or seen.cluster is not None or now < deadline:
+    if deadline is None or _was_admitted(seen) or now < deadline:
         return None
     begun = seen.submitted.timestamp() if seen.submitted else now
     from airflow_provider_multikueue.decisions.endings import admission_timed_out
 
     return admission_timed_out(seen, timedelta(seconds=round(deadline - begun)))
+
+
+def _was_admitted(seen: Observation) -> bool:
+    """Whether the job was admitted once: one that is moved later has come through in time."""
+    return seen.was_admitted or seen.admitted is not None or seen.cluster is not None
 
 
 def _not_started(

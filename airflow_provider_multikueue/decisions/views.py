@@ -237,6 +237,7 @@ class Observation:
     ``override`` names the rule that made us not believe the manager; ``trouble`` says what cannot be reached,
     ``trouble_of`` which cluster that is (empty text: the manager);
     ``elsewhere`` names the places where another copy of the job runs too, which a worker that was lost may leave;
+    ``was_admitted``: now or in an earlier dispatch;
     ``joined`` is when it came into its queue, out of which it is held until it is watched; ``failures`` says how pods
     failed in this dispatch, without whom it goes on; ``hopeless_since`` is set while every region that
     was asked is dead; ``came_from`` is the place that an evicted job left last, and ``moved_because`` why it did;
@@ -256,6 +257,7 @@ class Observation:
     joined: datetime | None = None
     quota_reserved: datetime | None = None
     admitted: datetime | None = None
+    was_admitted: bool = False
     started: datetime | None = None
     finished: datetime | None = None
     flavors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from airflow_provider_multikueue.decisions.conditions import (
+    condition,
     eviction_cause,
     is_true,
     items_at,
@@ -87,6 +88,7 @@ def _basics(view: View) -> Observation:
         joined=_joined(view),
         quota_reserved=transition(workload, "QuotaReserved") if reserved else None,
         admitted=transition(workload, "Admitted") if is_true(workload, "Admitted") else None,
+        was_admitted=condition(workload, "Admitted") is not None,  # Kueue sets it to False only after it was True
         queue=text_at(workload, "spec", "queueName") or text_at(job, "metadata", "labels", QUEUE_LABEL) or None,
         cluster_queue=text_at(workload, "status", "admission", "clusterQueue") or None,
         priority_class=_priority_class(view),

@@ -55,6 +55,8 @@ class Request:
     regions: Sequence[str] | None = None
     priority_class: str | None = None
     max_run_duration: timedelta | None = None
+    execution_timeout: timedelta | None = None
+    """The task's own limit, to be compared with the run duration."""
     default_queue_name: str | None = None
     default_namespace: str | None = None
     hold: bool = False
@@ -168,9 +170,9 @@ async def _check_queue(fleet: Fleet, request: Request, draft: Mapping[str, Any],
 
 
 def _label(manifest: Mapping[str, Any]) -> str | None:
-    labels = (manifest.get("metadata") or {}).get("labels") or {}
-    value = labels.get(jobs.QUEUE_LABEL)
-    return str(value) if value else None
+    metadata = manifest.get("metadata") or {}
+    marks = [metadata.get(kind) or {} for kind in ("labels", "annotations")]
+    return next((str(each[jobs.QUEUE_LABEL]) for each in marks if each.get(jobs.QUEUE_LABEL)), None)
 
 
 async def _check_priority(fleet: Fleet, name: str | None, sink: Sink) -> None:
@@ -206,6 +208,7 @@ def _build(request: Request, generation: int, queue_name: str | None) -> tuple[d
         namespace=request.namespace,
         priority_class=request.priority_class,
         max_run_duration=request.max_run_duration,
+        execution_timeout=request.execution_timeout,
         default_queue_name=request.default_queue_name,
         default_namespace=request.default_namespace,
     )

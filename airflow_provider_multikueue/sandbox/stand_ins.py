@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from airflow_provider_multikueue.decisions.kinds import find_kind, get_at, kind_of, outcome, pod_templates
+from airflow_provider_multikueue.decisions.kinds import MULTIKUEUE, find_kind, get_at, kind_of, outcome, pod_templates
 
 __all__ = ["STAND_INS", "Children", "is_over", "is_suspended"]
 
@@ -40,9 +40,9 @@ class Children(Protocol):
 
 
 def is_suspended(job: Mapping[str, Any]) -> bool:
-    """Whether nothing of the job may run, or somebody else is to run it."""
+    """Whether nothing of the job may run, or not here."""
     kind = kind_of(job)
-    return bool(get_at(job, kind.suspend)) or bool(get_at(job, kind.managed_by))
+    return bool(get_at(job, kind.suspend)) or get_at(job, kind.managed_by) == MULTIKUEUE
 
 
 def is_over(job: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_multikueue.clusters.client import JOBS, Cluster
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, ManifestError, MultiKueueError
+from airflow_provider_multikueue.fleets import creation
 from airflow_provider_multikueue.fleets.creation import create
 from tests.unit.apiserver import Answer, ApiServer, hang, kubeconfig, obj, status
 
@@ -139,6 +140,17 @@ async def test_a_manager_that_fails_for_a_while_is_asked_again_and_a_trial_that_
     server.on("POST", PATH, failing, obj("train"), failing, obj("train"))
     assert await create(manager, JOBS, WANTED, held=HELD) == obj("train")
     assert queries(server) == [TRIED, TRIED, MADE, MADE]
+
+
+async def test_a_manager_that_fails_for_too_long_is_an_error_that_can_be_retried(
+    server: ApiServer, manager: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(creation, "RETRY_SECONDS", 0.6)
+    server.on("POST", PATH, status(500, "Internal error occurred: failed calling webhook"))
+    with pytest.raises(MultiKueueError, match="Is the manager's Kueue running") as failed:
+        await create(manager, JOBS, WANTED, held=HELD)
+    assert type(failed.value) is MultiKueueError
+    assert len(server.seen) == 2
 
 
 async def test_a_name_that_is_taken_shows_at_the_trial_already(server: ApiServer, manager: Cluster):

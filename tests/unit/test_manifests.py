@@ -185,3 +185,25 @@ def test_the_hash_is_of_the_manifest_and_of_what_changes_the_job() -> None:
     assert manifest_hash(one, later=None) == manifest_hash(one)
     one["spec"]["x"] = 1
     assert manifest_hash(one) != manifest_hash(parse_manifest(JOB))
+
+
+def test_what_a_template_made_text_of_is_a_number_or_a_truth_value_again_where_kubernetes_wants_that() -> None:
+    spec = {
+        "parallelism": "3",
+        "suspend": "True",
+        "backoffLimit": "many",
+        "template": {
+            "metadata": {"annotations": {"replicas": "3"}},
+            "spec": {
+                "terminationGracePeriodSeconds": " 30 ",
+                "hostNetwork": "false",
+                "containers": [{"args": ["7"], "env": [{"name": "replicas", "value": "3"}]}],
+            },
+        },
+    }
+    job = parse_manifest({"apiVersion": "batch/v1", "kind": "Job", "spec": spec})["spec"]
+    assert (job["parallelism"], job["suspend"], job["backoffLimit"]) == (3, True, "many")
+    pod = job["template"]["spec"]
+    assert (pod["terminationGracePeriodSeconds"], pod["hostNetwork"]) == (30, False)
+    assert (pod["containers"][0]["args"], pod["containers"][0]["env"][0]["value"]) == (["7"], "3")
+    assert job["template"]["metadata"]["annotations"] == {"replicas": "3"}

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from kubernetes.client import V1Container, V1Job, V1JobSpec, V1ObjectMeta, V1PodSpec, V1PodTemplateSpec
 
+from airflow_provider_multikueue.decisions.outcome import Outcome
+from airflow_provider_multikueue.decisions.report import Dispatches, build_report, job_part
+from airflow_provider_multikueue.decisions.workload import Observation, Phase
+from airflow_provider_multikueue.exceptions import JobFailedError
 from airflow_provider_multikueue.operators import MultiKueueJobOperator
+from tests.unit.apiserver import ApiServer, kubeconfig, obj, status
 
 
 def test_what_is_inside_a_client_model_is_rendered():
@@ -24,3 +38,72 @@ def test_a_client_model_is_rendered_as_it_is_given():
     operator = MultiKueueJobOperator(task_id="train", job=model)
     operator.render_template_fields({"ds": "2026-03-01"})  # type: ignore[arg-type]
     assert operator.job == {"metadata": {"name": "2026-03-01"}}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"admission_timeout": 60},
+        {"startup_timeout": timedelta()},
+        {"max_run_duration": timedelta(seconds=-1)},
+        {"max_dispatches": 0},
+        {"regions": "us-east4"},
+        {"wait_until": "sometime"},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_wish_that_can_not_be_meant_is_refused_before_anything_is_submitted(wrong: dict[str, Any]):
+    operator = MultiKueueJobOperator(task_id="train", job={}, **wrong)
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        operator.execute({})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    """A manager, behind the default connection, that deletes nothing."""
+    server, ready, done, loop = ApiServer(), threading.Event(), asyncio.Event(), asyncio.new_event_loop()
+
+    async def serve() -> None:
+        async with server.running():
+            ready.set()
+            await done.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert ready.wait(10)
+    server.on("DELETE", "/apis/batch/v1/namespaces/default/jobs/train", status(403, "may not"))
+    extra = {"manager_kube_config": json.dumps(kubeconfig(server.url)), "deployment": "test"}
+    connection = {"conn_type": "multikueue", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_MULTIKUEUE_DEFAULT", json.dumps(connection))
+    yield server
+    loop.call_soon_threadsafe(done.set)
+    thread.join()
+    loop.close()
+
+
+class Pushed(SimpleNamespace):
+    """A task instance that remembers its XComs."""
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.values[key] = value
+
+
+def ended(error: Exception | None) -> Outcome:
+    job = job_part({"apiVersion": "batch/v1", "kind": "Job", **obj("train")})
+    seen = Observation(phase=Phase.FAILED if error else Phase.SUCCEEDED, name="train")
+    report = build_report(seen, job=job, dispatches=Dispatches())
+    return Outcome(report=dict(report), error=error)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [None, JobFailedError("exit code 3")], ids=["success", "failure"])
+def test_that_the_ended_job_can_not_be_removed_does_not_change_its_outcome(
+    refusing: ApiServer, error: JobFailedError | None
+):
+    operator = MultiKueueJobOperator(task_id="train", job={})
+    context: Any = {"ti": Pushed(values={}, try_number=1, max_tries=0)}
+    if error is None:
+        assert operator._conclude(context, ended(None))["phase"] == "SUCCEEDED"  # type: ignore[index]
+    else:
+        with pytest.raises(JobFailedError, match="exit code 3"):
+            operator._conclude(context, ended(error))
+    assert refusing.count("DELETE", "/apis/batch/v1/namespaces/default/jobs/train") == 1

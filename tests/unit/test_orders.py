@@ -77,8 +77,9 @@ def test_an_admitted_job_has_no_admission_deadline() -> None:
 
 
 def test_a_job_that_is_placed_again_still_has_been_admitted_in_time() -> None:
-    moved = waiting(admitted=BEGIN + timedelta(seconds=5))
-    assert judge(moved, Orders(admission_deadline=iso(60)), now=1000) is None
+    moved, orders = waiting(was_admitted=True), Orders(admission_deadline=iso(60))
+    assert judge(moved, orders, now=1000) is None
+    assert next_deadline(moved, orders) is None
 
 
 def test_a_started_job_has_no_startup_deadline() -> None:
