@@ -54,10 +54,11 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield from _cluster(cluster)
     yield ""
+    regions = {cluster["name"]: cluster["region"] for cluster in found["clusters"]}
     for queue in found["queues"]:
-        reach = ", ".join(queue["clusters"] or []) or "no cluster that can be seen"
-        regions = f" ({', '.join(queue['regions'])})" if queue["regions"] else ""
-        yield f"queue {queue['name']} -> {queue['cluster_queue'] or '?'} -> {reach}{regions}"
+        named = [f"{name} ({regions.get(name) or 'region unknown'})" for name in queue["clusters"] or []]
+        reach = ", ".join(named) or "no cluster that can be seen"
+        yield f"queue {queue['name']} -> {queue['cluster_queue'] or '?'} -> {reach}"
     for finding in found.get("limits", {}).get("findings", ()):
         yield f"{SIGNS[finding['level']]} {finding['text']}"
     yield "healthy" if found["healthy"] else "NOT healthy: see the lines with ✗"
@@ -75,14 +76,18 @@ def _cluster(cluster: dict[str, Any]) -> Iterator[str]:
         yield from _credentials(cluster["credentials"])
     if cluster["rights"]:
         good = sum(right["allowed"] for right in cluster["rights"])
-        yield f"  rights: {good} of {len(cluster['rights'])}"
+        missing = "" if good == len(cluster["rights"]) else ", what is missing is below"
+        yield f"  rights: {good} of {len(cluster['rights'])}{missing}"
     for finding in cluster["findings"]:
         yield f"  {SIGNS[finding['level']]} {finding['text']}"
 
 
 def _credentials(credentials: dict[str, Any]) -> Iterator[str]:
+    from airflow_provider_multikueue.fleets.credential_report import duration
+
     seconds = credentials["expires_in_seconds"]
-    end = f"end in {seconds} s, " if seconds is not None else ""
-    yield f"  credentials: {credentials['source']}; {credentials['sort']}, {end}{credentials['renewal']}"
+    end = "" if seconds is None else f", ends in {duration(seconds)}" if seconds > 0 else ", has ended"
+    yield f"  credentials: {credentials['source']}"
+    yield f"    {credentials['sort']}{end}; renewal: {credentials['renewal']}"
     if credentials["proxy"]:
-        yield f"  through the proxy {credentials['proxy']}"
+        yield f"    through the proxy {credentials['proxy']}"

@@ -67,10 +67,12 @@ def _sort_of_user(user: dict[str, Any]) -> tuple[str, bool]:
 
 
 def _renewal(access: Access, now: float, *, renewed: bool) -> str:
-    early = "" if access.renew_at is None else f"{max(0, round(access.renew_at - now))} s after they were loaded, and "
-    if renewed:
-        return f"read anew {early}after a 401" + ("" if early else "; no end is known")
-    return f"none: read anew {early}after a 401, in case they were replaced"
+    if not renewed:
+        early = "" if access.renew_at is None else "before they end and "
+        return f"none, but read anew {early}after a 401, in case they were replaced"
+    if access.renew_at is None:
+        return "read anew after a 401; no end is known"
+    return f"read anew {duration(max(0.0, access.renew_at - now))} after they were loaded, and after a 401"
 
 
 def _warnings(access: Access, now: float, *, renewed: bool) -> Iterator[str]:

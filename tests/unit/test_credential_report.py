@@ -57,7 +57,7 @@ def test_a_token_file_is_renewed(tmp_path):
     (tmp_path / "config").write_text(yaml.safe_dump(config))
     found, warnings = credential_report(KubeconfigFile(path=str(tmp_path / "config")))
     assert (found["sort"], warnings) == ("token file", [])
-    assert "read anew 60 s" in found["renewal"]
+    assert "read anew 60 s after" in found["renewal"]
 
 
 def test_a_proxy_is_shown_without_its_password_and_lost_verification_is_a_warning():
