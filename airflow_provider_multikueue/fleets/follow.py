@@ -66,6 +66,8 @@ SPREAD_SECONDS = 60.0
 """Thousands of tasks that began together must not look all at once whether it is time to say that they still wait."""
 SAVE_SECONDS = 5.0
 """How often positions in the logs are saved: what a reader that is lost can make the next one repeat."""
+SAVES_PER_SECOND = 10.0
+"""The most that all readers of a process save: hundreds of them save more seldom, to spare the manager."""
 UNASKED_SECONDS = 10.0
 
 
@@ -126,15 +128,17 @@ class Following:
 
     def _save_positions(self) -> None:
         """Note from time to time where the streams stand, for a reader that begins after this one was lost."""
-        if self._logs is None or self.reader is None or self.clock() < self._saved_at + SAVE_SECONDS:
+        if self._logs is None or self.reader is None or self.clock() < self._saved_at + _save_pause():
             return
         self._saved_at = self.clock()
         if self._logs.reading:
+            _saving.add(id(self))
             at = datetime.fromtimestamp(self._saved_at, UTC).isoformat()
             self._notes.put(cursors_of(self.reader), json.dumps({"streams": self._logs.positions(), "at": at}))
 
     async def close(self) -> None:
         """Let go of watches and streams; the job is left as it is."""
+        _saving.discard(id(self))
         self._attention.close()
         await self._notes.close()
         if self._logs is not None:
@@ -351,7 +355,7 @@ class Following:
 
     async def _sleep(self, seen: Observation) -> None:
         now = self.clock()
-        saving = self._saved_at + SAVE_SECONDS if self._logs is not None and self._logs.reading else None
+        saving = self._saved_at + _save_pause() if self._logs is not None and self._logs.reading else None
         unasked: float | None = self._seen_at + UNASKED_SECONDS
         if seen.phase is not Phase.PLACING or seen.asked or self._seen_at + UNASKED_SECONDS <= now:
             unasked = None
@@ -368,6 +372,15 @@ class Following:
             return LONGEST_SLEEP
         due = narrate.next_heartbeat(seen, self._told_at) - now
         return max(due, 0.0) + random.uniform(0, SPREAD_SECONDS)  # noqa: S311 - spreads load
+
+
+_saving: set[int] = set()
+"""Who saves positions in this process."""
+
+
+def _save_pause() -> float:
+    """Return the seconds between two saves of one reader."""
+    return max(SAVE_SECONDS, len(_saving) / SAVES_PER_SECOND)
 
 
 def _cursors(text: str | None) -> tuple[dict[str, Any], datetime | None]:

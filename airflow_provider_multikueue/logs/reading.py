@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_provider_multikueue.logs.lines import LogCursor, order
@@ -156,8 +156,9 @@ class Reading:
         self._told = True
         run, pod = self.run, self.pod
         if self._logs.resumed_at is not None and self.start.time:
+            since = (self._logs.resumed_at - timedelta(seconds=REPEATED_SECONDS)).astimezone(UTC)
             self._logs.tell_once(
-                f"── an earlier reader was lost: up to {REPEATED_SECONDS} s of lines may repeat from here on ──"
+                f"── an earlier reader was lost: lines since about {since:%H:%M:%S} UTC may be here a second time ──"
             )
         if not pod.told:
             pod.told = True

@@ -14,6 +14,7 @@ from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.decisions.names import JOINED
 from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.decisions.views import DeadRegion, Observation, Phase
+from airflow_provider_multikueue.fleets import follow
 from airflow_provider_multikueue.fleets.fleet import Fleet, open_fleet
 from airflow_provider_multikueue.fleets.follow import Following
 from tests.unit.apiserver import ApiServer, Feed, kubeconfig, listed, obj, until
@@ -106,3 +107,10 @@ async def test_who_waits_for_a_dead_region_looks_again_within_a_minute(server: A
     region = DeadRegion(cluster="us", region=None, reason="no capacity", since=0.0, healable=True)
     seen = Observation(phase=Phase.PLACING, dead=(region,))
     assert following._longest_sleep(seen, following._told_at) <= 60
+
+
+def test_hundreds_of_readers_note_their_places_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "_saving", set(range(20)))
+    assert follow._save_pause() == 5
+    monkeypatch.setattr(follow, "_saving", set(range(2000)))
+    assert follow._save_pause() == 200
