@@ -4,7 +4,7 @@
 #   scripts/test.sh          unit tests on both Airflow versions, then all that needs a fleet, on Airflow 3.3
 #   scripts/test.sh unit     the unit tests alone, on both versions
 #   scripts/test.sh on-fleet what needs a fleet alone, on Airflow 3.3
-#   scripts/test.sh long     the same on Airflow 2.11, the tests with the marker fleet, and some as the shipped accounts
+#   scripts/test.sh long     the same on Airflow 2.11, the tests with the marker fleet, and the others with the accounts of deploy/rbac
 #
 # All parts are run, so that one round shows everything; fails if any part did.
 set -uo pipefail
@@ -66,8 +66,6 @@ marked_fleet() { # there may be none
   "$python" -m pytest tests/sandbox tests/airflow -m fleet --durations=10 "$@" || [[ $? == 5 ]]
 }
 
-with_few_rights=(tests/sandbox/test_{submit,hook}.py tests/airflow/test_{main_job,task_logs,kill,reap}.py)
-
 long() {
   local python_google
   python_google="$(scripts/environment.sh google)" || exit
@@ -76,7 +74,7 @@ long() {
     "$python" -m pytest tests/airflow -m "not fleet" --durations=10 "$@"
   MULTIKUEUE_TEST_GOOGLE_PYTHON="$python_google" part "long tests, Airflow 3.3" marked_fleet "$@"
   part "tests with the accounts of deploy/rbac" env MULTIKUEUE_TEST_ACCOUNTS=shipped \
-    "$python" -m pytest "${with_few_rights[@]}" -m "not fleet" --durations=10 "$@"
+    "$python" -m pytest tests/sandbox tests/airflow -m "not fleet" --durations=10 "$@"
 }
 
 case "${1:-all}" in

@@ -25,6 +25,14 @@ def multikueue_sandbox(multikueue_sandbox: "Sandbox") -> "Sandbox":
     return as_asked_for(multikueue_sandbox)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the environment's accounts can't do."""
+    if os.environ.get("MULTIKUEUE_TEST_ACCOUNTS"):
+        from tests.shipped_accounts import skip_administrators
+
+        skip_administrators(items, config.rootpath)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let Airflow 2.11 and what it depends on warn as they like; a warning of ours stays an error."""
     if version("apache-airflow").startswith("2."):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from airflow_provider_multikueue.clusters.client import NAMESPACES, PODS, ApiError, Cluster
+from airflow_provider_multikueue.clusters.client import PODS, ApiError, Cluster
 from airflow_provider_multikueue.logs.lines import CONTINUED, CONTINUES
 from airflow_provider_multikueue.logs.reader import PodLogs
 from airflow_provider_multikueue.sandbox.api import Sandbox
@@ -38,30 +37,42 @@ async def cluster(kubeconfig: Object) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
+def readers(fleet: Sandbox) -> Object:
+    """The kubeconfig of the account that the provider reads with; pods are made by an administrator."""
+    path = Path(fleet.connection()["extra"]["manager_kube_config_path"])
+    return {**yaml.safe_load(path.read_text()), "current-context": f"worker-{fleet.regions[0]}"}
+
+
+@pytest.fixture
+async def reader(readers: Object) -> AsyncIterator[Cluster]:
+    async with await Cluster.from_kubeconfig("worker", config=readers) as connected:
+        yield connected
+
+
+@pytest.fixture
 async def proxy(cluster: Cluster) -> AsyncIterator[FaultProxy]:
     async with FaultProxy("127.0.0.1", urlsplit(cluster.server).port or 443) as running:
         yield running
 
 
 @pytest.fixture
-async def behind_proxy(kubeconfig: Object, cluster: Cluster, proxy: FaultProxy) -> AsyncIterator[Cluster]:
+async def behind_proxy(readers: Object, cluster: Cluster, proxy: FaultProxy) -> AsyncIterator[Cluster]:
     address = f"https://127.0.0.1:{proxy.port}"
     clusters = [
         {**entry, "cluster": {**entry["cluster"], "server": address}}
         if entry["cluster"]["server"] == cluster.server
         else entry
-        for entry in kubeconfig["clusters"]
+        for entry in readers["clusters"]
     ]
-    async with await Cluster.from_kubeconfig("worker", config={**kubeconfig, "clusters": clusters}) as connected:
+    async with await Cluster.from_kubeconfig("worker", config={**readers, "clusters": clusters}) as connected:
         yield connected
 
 
 @pytest.fixture
-async def namespace(cluster: Cluster) -> AsyncIterator[str]:
-    name = f"logs-{time.time_ns():x}"
-    await cluster.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+async def namespace(fleet: Sandbox) -> AsyncIterator[str]:
+    name = await asyncio.to_thread(fleet.make_namespace)
     yield name
-    await cluster.delete(NAMESPACES, name)
+    await asyncio.to_thread(fleet.delete_namespace, name)
 
 
 class TaskLog:
@@ -147,7 +158,7 @@ async def following(fleet: Sandbox, cluster: Cluster, reader: Cluster, namespace
         await run.logs.close()
 
 
-async def test_instant_pods_are_complete_although_they_vanish(fleet, cluster, namespace) -> None:
+async def test_instant_pods_are_complete_although_they_vanish(fleet, cluster, reader, namespace) -> None:
     async def one(run: Run, name: str) -> None:
         await run.make("echo one; echo two; exit 3", name=name)
         await run.ended(name)
@@ -155,15 +166,15 @@ async def test_instant_pods_are_complete_although_they_vanish(fleet, cluster, na
         await cluster.delete(PODS, name, namespace, grace=0)
 
     out = TaskLog()
-    async with following(fleet, cluster, cluster, namespace, out, several=True) as run:
+    async with following(fleet, cluster, reader, namespace, out, several=True) as run:
         await asyncio.gather(*(one(run, f"pod-{number:02d}") for number in range(20)))
         await run.logs.drain(10)
     assert sorted(out.lines) == sorted(f"[{number:02d}] {word}" for number in range(20) for word in ("one", "two"))
 
 
-async def test_five_thousand_lines_at_once(fleet, cluster, namespace) -> None:
+async def test_five_thousand_lines_at_once(fleet, cluster, reader, namespace) -> None:
     out = TaskLog()
-    async with following(fleet, cluster, cluster, namespace, out) as run:
+    async with following(fleet, cluster, reader, namespace, out) as run:
         await run.make("for i in {1..5000}; do echo $i; done; exit 3")
         await run.ended()
         await run.logs.drain(10)
@@ -205,9 +216,9 @@ async def test_a_black_hole_and_a_refusing_server(fleet, cluster, namespace, pro
         assert out.lines == run.kept().decode().splitlines()
 
 
-async def test_the_workers_api_server_is_restarted(fleet, cluster, namespace) -> None:
+async def test_the_workers_api_server_is_restarted(fleet, cluster, reader, namespace) -> None:
     out = TaskLog()
-    async with following(fleet, cluster, cluster, namespace, out) as run:
+    async with following(fleet, cluster, reader, namespace, out) as run:
         await run.make("for i in {1..150}; do echo line $i; sleep 0.1; done")
         await asyncio.sleep(3)
         await asyncio.to_thread(fleet.restart, f"{fleet.regions[0]}-apiserver")
@@ -217,22 +228,22 @@ async def test_the_workers_api_server_is_restarted(fleet, cluster, namespace) ->
         assert out.lines == [f"line {number}" for number in range(1, 151)]
 
 
-async def test_any_bytes(fleet, cluster, namespace) -> None:
+async def test_any_bytes(fleet, cluster, reader, namespace) -> None:
     out = TaskLog()
     script = r"""
         printf '\xe4\n'; printf '\xe3\x81'; sleep 0.2; printf '\x82\n'; printf 'a\0b\n'; printf '::group::mine\n'
         printf '\033[31mred\033[0m\n'; for i in 1 2 3; do printf "\r$i%%"; done; printf '\n'; printf 'no newline'
     """
-    async with following(fleet, cluster, cluster, namespace, out) as run:
+    async with following(fleet, cluster, reader, namespace, out) as run:
         await run.make(script)
         await run.ended()
         await run.logs.drain(10)
     assert out.lines == ["\\xe4", "あ", "a\\x00b", "::group\\::mine", "\x1b[31mred\x1b[0m", "3%", "no newline"]
 
 
-async def test_six_megabytes_without_a_newline(fleet, cluster, namespace) -> None:
+async def test_six_megabytes_without_a_newline(fleet, cluster, reader, namespace) -> None:
     out = TaskLog()
-    async with following(fleet, cluster, cluster, namespace, out) as run:
+    async with following(fleet, cluster, reader, namespace, out) as run:
         await run.make("echo before; head -c 6000000 /dev/zero | tr '\\0' x; echo; echo after")
         await run.ended()
         await run.logs.drain(20)
@@ -242,12 +253,12 @@ async def test_six_megabytes_without_a_newline(fleet, cluster, namespace) -> Non
     assert max(len(text) for text in out.records) < 64_000
 
 
-async def test_restarts_are_told_apart(fleet, cluster, namespace) -> None:
+async def test_restarts_are_told_apart(fleet, cluster, reader, namespace) -> None:
     out = TaskLog()
     script = (
         "echo run $(cat /tmp/$RUN_ID 2>/dev/null | wc -l); echo x >> /tmp/$RUN_ID; [ $(wc -l < /tmp/$RUN_ID) -ge 2 ]"
     )
-    async with following(fleet, cluster, cluster, namespace, out) as run:
+    async with following(fleet, cluster, reader, namespace, out) as run:
         environment = [{"name": "RUN_ID", "value": namespace}]
         container = {"name": "main", "image": "busybox", "command": ["bash", "-c", script], "env": environment}
         await run.make("", restartPolicy="OnFailure", containers=[container])
@@ -258,9 +269,9 @@ async def test_restarts_are_told_apart(fleet, cluster, namespace) -> None:
     assert out.remarks[-1] == "── main in pod pod: restart 1 ──"
 
 
-async def test_a_reader_takes_over_from_another(fleet, cluster, namespace) -> None:
+async def test_a_reader_takes_over_from_another(fleet, cluster, reader, namespace) -> None:
     out = TaskLog()
-    async with following(fleet, cluster, cluster, namespace, out) as run:
+    async with following(fleet, cluster, reader, namespace, out) as run:
         await run.make(SPOKEN)
         cursors: Object = {}
         for _ in range(4):
