@@ -30,6 +30,8 @@ LATE_SPAN = len("2026-01-02T03:04")
 """Lines that come late and were written in the same minute stand under one heading."""
 
 _SPECIAL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]|group(?:::|\\])")
+_CALM = bytes(range(0x20, 0x7F)) + b"\t\n"
+"""What is shown as it is. To delete it and see what is left is much faster than to search for the rest."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]|\x1b(?!\\[[0-9;]*m)")
 _SEQUENCE = re.compile("\x1b\\[([0-?]*)[ -/]*([@-~])")
 _GROUP = re.compile(r"(::|##\[\]?)((?:end)?group)(::|\])")
@@ -91,9 +93,12 @@ _WORDS = {
     "F": logging.CRITICAL,
 }
 _LEVEL = "TRACE|DEBUG|WARN(?:ING)?|ERR(?:OR)?|SEVERE|FATAL|CRITICAL|PANIC"
-_HINT = re.compile(
-    f'{_LEVEL}|Traceback|Error:|Warning:|(?m:^[EWF][0-9]{{4}} )|"(?:level|severity|levelname)"|level=',
+_HINTS = (
+    *("ERR", "WARN", "Error:", "Traceback", "FATAL", "DEBUG", "CRITICAL", "TRACE", "PANIC", "SEVERE", "Warning:"),
+    *("level=", '"level', '"severity"'),
 )
+"""Without one of these no line states a level, but for klog's; plain searches are faster than one for any of them."""
+_KLOG = re.compile(r"^[EWF][0-9]{4} ", re.MULTILINE)
 _FORMATS = (
     # "ERROR:name:text", "[WARNING] text", "2026-01-02 03:04:05,678 - name - ERROR - text", "... | ERROR | ..."
     re.compile(
@@ -110,6 +115,15 @@ _FORMATS = (
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 
+def _may_state_level(text: str) -> bool:
+    """Return whether one of the lines of ``text`` may state a level."""
+    for hint in _HINTS:
+        if hint in text:
+            return True
+    first = text[:1]
+    return (first in ("E", "W", "F") or "\nE" in text or "\nW" in text or "\nF" in text) and bool(_KLOG.search(text))
+
+
 class Levels:
     """Finds the level of each line of one stream, in order: a Python traceback counts as one error."""
 
@@ -124,7 +138,7 @@ class Levels:
         if line.startswith("Traceback (most recent call last)"):
             self.in_traceback = True
             return logging.ERROR
-        if not _HINT.search(line):
+        if not _may_state_level(line):
             return logging.INFO
         bare = _COLOURS.sub("", line[:500])
         for form in _FORMATS:
@@ -153,15 +167,22 @@ def blocks(lines: Sequence[Line], levels: Levels, *, prefix: str = "", late: boo
     """Return the lines as few blocks, each of one level, and with ``late`` of one time (to the minute)."""
     texts = [line[1] for line in lines]
     whole = "\n".join(texts)
-    if _SPECIAL.search(whole):
+    if not _is_calm(whole):
         texts = [clean(text) if _SPECIAL.search(text) else text for text in texts]
-    if levels.in_traceback or _HINT.search(whole):
+    if levels.in_traceback or _may_state_level(whole):
         kinds = [levels.of(text) for text in texts]
     else:
         kinds = [logging.INFO] * len(texts)
     if prefix:
         texts = [prefix + text for text in texts]
     return [_block(lines, texts, kinds[start], start, end) for start, end in _runs(lines, texts, kinds, late=late)]
+
+
+def _is_calm(text: str) -> bool:
+    """Return whether `clean` would leave each line of ``text`` as it is."""
+    if text.isascii() and "group" not in text:
+        return not text.encode().translate(None, _CALM)
+    return not _SPECIAL.search(text)
 
 
 def _block(lines: Sequence[Line], texts: Sequence[str], level: int, start: int, end: int) -> Block:

@@ -121,3 +121,19 @@ def test_pieces_put_together_are_the_text() -> None:
     assert "".join(pieces(text)) == text
     assert all(len(piece) <= RECORD_BYTES for piece in pieces(text))
     assert pieces("") == [""]
+
+
+SAMPLES = st.sampled_from(
+    ["ERROR: x", "E0102 03:04:05.6 x", "::group::a", "##[endgroup]", "Epoch 1", "level=warn", "\x1b[8m"]
+)
+
+
+@given(st.lists(st.one_of(SAMPLES, st.text(max_size=20).map(lambda text: text.replace("\n", ""))), max_size=8))
+def test_lines_that_come_together_are_shown_as_each_would_be_by_itself(texts):
+    lines = [("", text, ("", 0, 0, "")) for text in texts]
+    together = [line for block in blocks(lines, Levels()) for line in block.text.split("\n")]
+    assert together == [clean(text) for text in texts]
+    singly = [block.level for line in lines for block in blocks([line], Levels())]
+    levels = [block.level for block in blocks(lines, Levels()) for _ in range(block.lines)]
+    if not any(text.startswith("Traceback") for text in texts):
+        assert levels == singly
