@@ -103,19 +103,23 @@ async def test_a_job_is_held_only_where_no_default_queue_would_take_it(
             queue = {"metadata": {"name": "default"}, "spec": {"clusterQueue": "dws-cluster-queue"}}
             queue |= {"apiVersion": f"kueue.x-k8s.io/{queues.version}", "kind": "LocalQueue"}
             await opened.manager.create(queues, queue, multikueue_namespace)
-        request = Request(
-            manifest=manifest(),
-            identity=identity(),
-            owner=Owner(ti="one", attempt=1),
-            lifetime=Lifetime(kind="task"),
-            namespace=multikueue_namespace,
-            queue_name=config.queue_name,
-            hold=True,
-        )
+        request = request_for(manifest(), config, multikueue_namespace, hold=True)
         submitted = await submit(opened, request, Silent())
         metadata = submitted.job["metadata"]
         await opened.manager.delete(JOBS, metadata["name"], multikueue_namespace)
     assert metadata["labels"].get(QUEUE_LABEL) == (config.queue_name if caught else None)
+
+
+def request_for(job: Object, config: FleetConfig, namespace: str, *, hold: bool) -> Request:
+    return Request(
+        manifest=job,
+        identity=identity(),
+        owner=Owner(ti="one", attempt=1),
+        lifetime=Lifetime(kind="task"),
+        namespace=namespace,
+        queue_name=config.queue_name,
+        hold=hold,
+    )
 
 
 class Silent:
@@ -189,11 +193,39 @@ def test_all_mistakes_of_a_manifest_are_shown_at_once(
     assert jobs(starving, multikueue_namespace) == []
 
 
+WRONG: list[tuple[Object, Object, list[str]]] = [
+    ({"paralelism": 2, "backoffLimit": -1, "completions": -1}, {}, ["spec.paralelism: unknown", "spec.backoffLimit"]),
+    ({}, {"kueue.x-k8s.io/job-min-parallelism": "none"}, ["vjob.kb.io", "job-min-parallelism"]),
+]
+
+
+@pytest.mark.parametrize(("spec", "marks", "says"), WRONG, ids=["fields", "webhook"])
+@pytest.mark.parametrize("hold", [True, False], ids=["held", "not held"])
+async def test_a_held_job_is_judged_as_one_in_its_queue_before_anything_exists(
+    fleet: Sandbox,
+    multikueue_connection: Object,
+    multikueue_namespace: str,
+    spec: Object,
+    marks: Object,
+    says: list[str],
+    hold: bool,
+) -> None:
+    config = FleetConfig.from_extra(multikueue_connection["extra"], conn_id="fleet")
+    wrong = manifest(**spec)
+    wrong["metadata"] |= {"annotations": marks, "labels": marks}
+    async with open_fleet(config) as opened:
+        with pytest.raises(ManifestError) as refused:
+            await submit(opened, request_for(wrong, config, multikueue_namespace, hold=hold), Silent())
+        assert (await opened.manager.list(JOBS, multikueue_namespace))[0] == []
+    assert all(part in str(refused.value) for part in says), refused.value
+    assert "account" not in str(refused.value)
+
+
 def test_a_kueue_that_is_away_for_a_while_is_waited_for(
     hook: MultiKueueHook, starving: Sandbox, multikueue_namespace: str
 ) -> None:
     starving.pause("manager-kueue")
-    timer = threading.Timer(12, lambda: starving.resume("manager-kueue"))
+    timer = threading.Timer(20, lambda: starving.resume("manager-kueue"))
     timer.start()
     try:
         part = hook.submit(manifest(), identity=identity())
