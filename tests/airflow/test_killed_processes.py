@@ -19,7 +19,6 @@ from tests.airflow.conftest import HERE, Watcher, job, prefix, task_processes
 pytestmark = [pytest.mark.airflow, pytest.mark.fleet, pytest.mark.timeout(1500)]
 
 RUNS = int(os.environ.get("MULTIKUEUE_TEST_KILL_RUNS", "20"))
-REGIONS = ("us-east4", "europe-west4", "asia-southeast1")
 COMPONENTS = ("triggerer", "scheduler", "api-server", "dag-processor", "task", "task")
 """What is killed, in random order; tasks' own processes twice as often, since there are more of them."""
 
@@ -39,7 +38,7 @@ QUICK = {
 @pytest.fixture
 def fragile(fleet: Sandbox) -> Iterator[LocalAirflow]:
     """An Airflow of its own, since its processes will not live long."""
-    for region in REGIONS:
+    for region in fleet.regions:
         fleet.capacity(region, mode="grant", after=0.5)
     with LocalAirflow(
         dags=HERE / "dags", connections={"multikueue_default": fleet.connection()}, settings=QUICK
@@ -57,8 +56,8 @@ def test_jobs_run_once_each_whatever_of_airflow_is_killed(fragile: LocalAirflow,
         assert report["phase"] == "SUCCEEDED", report
         assert len(report["dispatches"]) == 1, report
         assert report["placement"] is not None
-        ran = {region: list(watcher.output(region, prefix(manifest)).values()) for region in REGIONS}
-        assert ran == {region: [] for region in REGIONS} | {report["placement"]["region"]: [b"done\n"]}
+        ran = {region: list(watcher.output(region, prefix(manifest)).values()) for region in watcher.fleet.regions}
+        assert ran == {region: [] for region in watcher.fleet.regions} | {report["placement"]["region"]: [b"done\n"]}
         assert not watcher.jobs(prefix(manifest))
 
 
