@@ -123,6 +123,8 @@ class TaskSink:
 
     async def flush(self, seconds: float) -> bool:
         """Wait until all is out; after that many seconds leave out all but errors and the last lines."""
+        if self.waiting:
+            self._emitter.hurry()
         if not await self.settle(seconds):
             for count, entry in enumerate(self._drain()):
                 self._thinned.add(entry)
@@ -248,6 +250,7 @@ class Emitter:
         self._queue: deque[TaskSink] = deque()
         self._queued: set[TaskSink] = set()
         self._task: asyncio.Task[None] | None = None
+        self._hurried = Bell()
 
     def sink(self, log: Any, *, see: str = "") -> TaskSink:
         """Return a sink for the task whose context this is called in; ``async with`` flushes and closes it."""
@@ -268,11 +271,23 @@ class Emitter:
             self._queued.discard(sink)
             self._queue.remove(sink)
 
+    def hurry(self) -> None:
+        """Wait for no more lines to join: a task that is done waits for its last ones to be out."""
+        self._hurried.set()
+
     async def _run(self) -> None:
-        await asyncio.sleep(TICK)
+        await self._tick()
         while self._queue:
-            more = self._serve()
-            await asyncio.sleep(SLICE if more else TICK)
+            if self._serve():
+                await asyncio.sleep(SLICE)
+            else:
+                await self._tick()
+
+    async def _tick(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TICK):
+                await self._hurried.wait()
+        self._hurried.clear()
 
     def _serve(self) -> bool:
         """Write what the budget allows; return whether it ended for the time that it took."""

@@ -44,6 +44,15 @@ def log() -> Log:
     return Log()
 
 
+async def test_a_task_that_is_done_does_not_wait_for_lines_to_join(log, monkeypatch):
+    monkeypatch.setattr(emit, "TICK", 3600.0)
+    sink = Emitter().sink(log)
+    sink.record(logging.INFO, "the last one")
+    assert await sink.settle(0) is False
+    assert await sink.flush(5)
+    assert log.of(task_of.get()) == ["the last one"]
+
+
 async def test_records_are_written_in_the_context_of_the_task_that_made_the_sink(log):
     emitter = Emitter()
     task_of.set("first")
