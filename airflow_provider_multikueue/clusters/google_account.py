@@ -105,7 +105,10 @@ def _key(value: object, where: str) -> str:
         )
     if isinstance(key.get("private_key"), str):
         key["private_key"] = key["private_key"].replace("\\n", "\n")
-    return json.dumps(key, sort_keys=True)
+    try:
+        return json.dumps(key, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        raise FleetConfigurationError(f"{where}: `keyfile_dict` is not plain JSON. Paste the whole key file.") from None
 
 
 def _listed(value: object) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_multikueue.decisions.plain_yaml import plain_yaml
+
 __all__ = ["configuration_error", "parse", "read_file", "select"]
 
 FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
@@ -37,14 +39,10 @@ def configuration_error(what: str, remedy: str) -> Exception:
 
 def parse(text: str, *, where: str) -> dict[str, Any]:
     """Return the kubeconfig that ``text`` (YAML or JSON) holds; error texts never quote it."""
-    import yaml
-
     try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" (line {mark.line + 1})" if mark else ""
-        raise configuration_error(f"{where} is not valid YAML{place}.", "It must be a kubeconfig.") from None
+        value = plain_yaml(text)
+    except ValueError as error:
+        raise configuration_error(f"{where} can't be read: {error}.", "It must be a kubeconfig.") from None
     if not isinstance(value, dict):
         raise configuration_error(f"{where} is not a kubeconfig.", "It must be a mapping with clusters and contexts.")
     return value

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from airflow_provider_multikueue.decisions.plain_yaml import plain_yaml
 from airflow_provider_multikueue.decisions.secret_texts import secret_leaves
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
 
@@ -288,13 +289,20 @@ def _value(values: Mapping[str, Any], key: str, form: Form, where: str) -> str:
     if form is Form.IN_CLUSTER:
         return ""
     if form is Form.INLINE and isinstance(values[key], Mapping):
-        return json.dumps(values[key])
+        return _json(values[key], key, where)
     value = _text(values, key, where) or ""
     if form is Form.GKE and not GKE_NAME.fullmatch(value):
         raise FleetConfigurationError(
             f"{where}: `{key}` must be projects/PROJECT/locations/LOCATION/clusters/NAME, not {value!r}."
         )
     return value
+
+
+def _json(value: object, key: str, where: str) -> str:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        raise FleetConfigurationError(f"{where}: `{key}` is not plain JSON. Give the kubeconfig as text.") from None
 
 
 def gke_region(name: str) -> str | None:
@@ -304,12 +312,10 @@ def gke_region(name: str) -> str | None:
 
 
 def _yaml(text: str) -> object:
-    import yaml
-
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError):
-        return None
+        return plain_yaml(text)
+    except ValueError:
+        return None  # it can't be used either
 
 
 def deployment_name(config: FleetConfig, *, base_url: str | None, manager_server: str) -> str:

@@ -37,7 +37,7 @@ def parse_manifest(
     if isinstance(source, str):
         documents = _documents(source)
     elif isinstance(source, Mapping):
-        documents = [(1, copy.deepcopy(dict(source)))]
+        documents = [(1, _copied(source))]
     elif sanitize is not None and source is not None:
         documents = [(1, sanitize(source))]
     else:
@@ -45,6 +45,13 @@ def parse_manifest(
             f"job: got {type(source).__name__}; give a .yaml file, YAML text, a dict or a kubernetes client model."
         )
     return cast("dict[str, Any]", typed(_json_types(_one_job(documents, note or (lambda _text: None)), "")))
+
+
+def _copied(source: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return copy.deepcopy(dict(source))
+    except RecursionError as error:
+        raise ManifestError("job: the dict is nested too deeply, or contains itself.") from error
 
 
 def manifest_hash(manifest: Mapping[str, Any], **parameters: object) -> str:

@@ -273,7 +273,7 @@ def parse_job_reference(value: object) -> JobPart:
             return _by_name(text)
         try:
             found = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _unusable(value) from None
     part = found.get("job", found) if isinstance(found, Mapping) else None
     if not isinstance(part, Mapping) or not _NAME.fullmatch(text_at(part, "name")):

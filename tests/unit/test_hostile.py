@@ -119,6 +119,33 @@ def test_any_text_is_a_kubeconfig_or_an_error(text: str) -> None:
         kubeconfig.select(kubeconfig.parse(text, where="here"), None, where="here", inline=True)
 
 
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+)
+"""A page of aliases that stand for thirty thousand million values."""
+
+
+@pytest.mark.parametrize(
+    "text", [LAUGHS, "users: &a [*a]", "[" * 1000, "{a: " * 500, "!!python/name:os.system"], ids=range(5)
+)
+def test_yaml_of_any_size_is_refused_before_anything_walks_through_it(text: str) -> None:
+    extra = {"manager_kube_config": text}
+    assert FleetConfig.from_extra(extra, conn_id="c").secrets() == []
+    with pytest.raises(FleetConfigurationError, match="must be a kubeconfig"):
+        kubeconfig.parse(text, where="here")
+
+
+def test_what_is_nested_without_end_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    for act in (
+        lambda: FleetConfig.from_extra({"manager_kube_config": {"users": endless}}, conn_id="c"),
+        lambda: google_account({"keyfile_dict": {"type": "service_account", "more": endless}}, conn_id="g"),
+    ):
+        with pytest.raises(FleetConfigurationError, match="not plain JSON"):
+            act()
+
+
 @QUICK
 @given(spoilt({"manager_kube_config": json.dumps(CONFIG), "workers": {"w": {"conn_id": "c", "region": "r"}}}))
 def test_any_extra_is_a_fleet_or_an_error(extra: Any) -> None:
@@ -177,6 +204,7 @@ def test_what_a_plugin_prints_is_a_credential_or_an_error(out: bytes) -> None:
 @example("a/b?watch=true")
 @example('{"job": {"name": "../x", "namespace": ".."}}')
 @example("{" * 5000)
+@example('{"job":' * 100_000)
 def test_any_job_is_a_reference_or_an_error(value: Any) -> None:
     with contextlib.suppress(ManifestError):
         part = parse_job_reference(value)
@@ -215,6 +243,14 @@ def test_names_and_namespaces_never_leave_their_place_in_the_path(name: str) -> 
 def test_tags_of_yaml_make_nothing(text: str) -> None:
     with pytest.raises(ManifestError):
         parse_manifest(text)
+
+
+def test_a_dict_without_end_is_no_manifest() -> None:
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+    with pytest.raises(ManifestError, match="nested too deeply"):
+        parse_manifest({"apiVersion": "batch/v1", "kind": "Job", "spec": deep})
 
 
 @QUICK
