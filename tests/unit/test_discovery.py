@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
@@ -78,7 +78,12 @@ async def test_the_secrets_of_kueue_are_read_anew_after_a_refusal(server, tmp_pa
         return {**obj("worker-us-secret"), "data": {"kubeconfig": base64.b64encode(text).decode()}}
 
     server.on("GET", SECRET, given("first-token"))
-    async with open_fleet(fleet(server, tmp_path, "manager_secrets")) as opened:
+    masked: set[str] = set()
+
+    async def mask(texts: Iterable[str]) -> None:
+        masked.update(texts)
+
+    async with open_fleet(fleet(server, tmp_path, "manager_secrets"), mask=mask) as opened:
         assert opened.worker_names == ("us",)
         worker = await opened.worker("us")
         assert await worker.get(JOBS, "train", "default")
@@ -87,6 +92,7 @@ async def test_the_secrets_of_kueue_are_read_anew_after_a_refusal(server, tmp_pa
         server.on("GET", "/apis/batch/v1/namespaces/default/jobs/train", status(401, "Unauthorized"), obj("train"))
         assert await worker.get(JOBS, "train", "default")
         assert server.seen[-1].headers["Authorization"] == "Bearer second-token"
+    assert {"some-token", "first-token", "second-token"} <= masked
     assert "account of its own" in caplog.text
 
 

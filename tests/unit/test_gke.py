@@ -6,7 +6,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +226,13 @@ async def test_a_fleet_by_resource_names_outlives_its_tokens(google, server, mon
     }
     key = Given("google_cloud_platform", {"keyfile_dict": google.key_file()})
     config = await resolve_connections(FleetConfig.from_extra(extra, conn_id="fleet"), looking_up(google=key))
-    async with open_fleet(config) as fleet:
+    assert key.extra["keyfile_dict"]["private_key"] in config.secrets()
+    masked: set[str] = set()
+
+    async def mask(texts: Iterable[str]) -> None:
+        masked.update(texts)
+
+    async with open_fleet(config, mask=mask) as fleet:
         worker = await fleet.worker("us")
         assert worker is not None
         assert fleet.region("us") == "us-east4"
@@ -235,6 +241,7 @@ async def test_a_fleet_by_resource_names_outlives_its_tokens(google, server, mon
         assert await worker.get(JOBS, "train", "default")
         assert await asyncio.gather(*(worker.get(JOBS, "train", "default") for _ in range(5)))
     assert set(google.calls) == {f"get {NAME}"}
+    assert set(good) - {"revoked"} <= masked
 
 
 async def test_an_outage_of_google_is_a_passing_trouble_of_the_cluster(google, server, monkeypatch):
