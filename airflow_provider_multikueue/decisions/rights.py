@@ -11,7 +11,7 @@ from typing import Literal
 
 __all__ = ["RIGHTS", "Right", "Role", "rights_of", "rules"]
 
-Role = Literal["manager", "worker", "worker-heal"]
+Role = Literal["manager", "manager-reap", "worker", "worker-heal"]
 Need = Literal["required", "useful", "optional"]
 
 KUEUE = "kueue.x-k8s.io"
@@ -87,6 +87,10 @@ RIGHTS: tuple[Right, ...] = (
     _right(
         *("manager", False, KUEUE, "multikueueclusters", ("list",)),
         lost="optional: workers can't be found, and the doctor can't say which are connected",
+    ),
+    _right(
+        *("manager-reap", False, "batch", "jobs", ("list",)),
+        lost="optional: the reaper looks for jobs in one namespace alone",
     ),
     _right(
         *("worker", True, "", "pods", READ),

@@ -217,7 +217,7 @@ async def _queues(fleet: Fleet, namespace: str, manager: Json) -> list[Json]:
 
 async def _rights(entry: Json, cluster: Cluster, namespace: str) -> list[Json]:
     """Return each verb of the account's role with the API server's own answer whether it is allowed."""
-    rights = rights_of("manager") if entry["role"] == "manager" else rights_of("worker", "worker-heal")
+    rights = rights_of("manager", "manager-reap") if entry["role"] == "manager" else rights_of("worker", "worker-heal")
     asked = [(right, verb) for right in rights for verb in right.verbs]
     allowed = await asyncio.gather(*(_may(cluster, right, verb, namespace) for right, verb in asked))
     for (right, verb), answer in zip(asked, allowed, strict=True):

@@ -29,6 +29,7 @@ class Accounts:
     namespace: str
     folder: Path
     heal: bool = False
+    """Whether the optional roles are given too."""
     lifetime: int = 3600
     tokens: dict[str, str] = field(default_factory=dict)
 
@@ -60,7 +61,7 @@ class Accounts:
     def roles(self, cluster: str) -> tuple[str, ...]:
         """Return the manifests of a cluster."""
         if cluster == "manager":
-            return ("account", "manager")
+            return ("account", "manager", "manager-reap") if self.heal else ("account", "manager")
         return ("account", "worker", "worker-heal") if self.heal else ("account", "worker")
 
     def context(self, cluster: str) -> str:

@@ -45,7 +45,7 @@ async def test_a_fleet_is_healthy_with_the_shipped_rights(accounts):
         for right in cluster["rights"]
         if not right["allowed"]
     }
-    assert missing == {("delete", "workloads.kueue.x-k8s.io")}
+    assert missing == {("delete", "workloads.kueue.x-k8s.io"), ("list", "jobs.batch")}
     for cluster in report["clusters"]:
         assert cluster["kubernetes"].startswith("v1.")
         assert cluster["kueue"] in ("0.18 or newer", "0.17 or older")
@@ -56,7 +56,7 @@ async def test_a_fleet_is_healthy_with_the_shipped_rights(accounts):
     assert set(queue["regions"]) == set(accounts.sandbox.regions)
 
 
-async def test_the_right_to_mend_is_seen(accounts):
+async def test_the_rights_to_mend_and_to_find_jobs_everywhere_are_seen(accounts):
     accounts.heal = True
     await accounts.make()
     report = await found(accounts.extra())

@@ -16,7 +16,7 @@ def objects(role: str) -> list[dict]:
     return list(yaml.safe_load_all((FOLDER / f"{role}.yaml").read_text()))
 
 
-@pytest.mark.parametrize("role", ["manager", "worker", "worker-heal"])
+@pytest.mark.parametrize("role", ["manager", "manager-reap", "worker", "worker-heal"])
 @pytest.mark.parametrize(("kind", "namespaced"), [("Role", True), ("ClusterRole", False)])
 def test_a_manifest_grants_what_the_table_says(role, kind, namespaced):
     wanted = rules(right for right in rights_of(role) if right.namespaced is namespaced)
@@ -24,7 +24,7 @@ def test_a_manifest_grants_what_the_table_says(role, kind, namespaced):
     assert found == wanted
 
 
-@pytest.mark.parametrize("role", ["manager", "worker", "worker-heal"])
+@pytest.mark.parametrize("role", ["manager", "manager-reap", "worker", "worker-heal"])
 def test_each_role_is_bound_to_the_one_account(role):
     roles = {(obj["kind"], obj["metadata"]["name"]) for obj in objects(role) if obj["kind"].endswith("Role")}
     bindings = [obj for obj in objects(role) if obj["kind"].endswith("Binding")]
@@ -46,10 +46,10 @@ def test_the_base_holds_each_object_once_and_mends_nothing():
     ids = [(obj["kind"], obj["metadata"]["name"]) for obj in found]
     assert len(ids) == len(set(ids)), "kustomize refuses an object that is there twice"
     assert ("ServiceAccount", "airflow-multikueue") in ids
-    assert "worker-heal.yaml" not in base["resources"]
+    assert not {"manager-reap.yaml", "worker-heal.yaml"} & set(base["resources"])
 
 
-@pytest.mark.parametrize("role", ["manager", "worker", "worker-heal"])
+@pytest.mark.parametrize("role", ["manager", "manager-reap", "worker", "worker-heal"])
 def test_a_role_can_be_applied_in_any_namespace(role):
     """Kubectl refuses objects of a namespace other than the one that it is told."""
     assert [obj for obj in objects(role) if "namespace" in obj["metadata"]] == []
