@@ -1,4 +1,9 @@
-"""The connections to one API server and the credentials they are used with."""
+"""The connections to one API server and the credentials they are used with: aiohttp, driven for Kubernetes.
+
+Not kubernetes_asyncio's client over the same aiohttp: that one has a single TLS context for its life, where rotated
+certificates and authorities need new connections beside the old ones, knows no CIDR in NO_PROXY, renews tokens in pods
+alone or every minute, and retries nothing.
+"""
 
 from __future__ import annotations
 
