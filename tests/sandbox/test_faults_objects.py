@@ -15,6 +15,7 @@ from airflow_provider_multikueue.exceptions import (
     JobDeletedError,
     JobEvictedError,
     JobFailedError,
+    JobOutOfMemoryError,
     ManifestError,
     StartupError,
 )
@@ -374,3 +375,22 @@ async def test_a_job_that_ends_at_once_is_complete(site: Site) -> None:
     assert isinstance(second.error, JobFailedError)
     assert "exit code 3" in str(second.error)
     assert [line for line in many.log.output if line.isdigit()] == [str(number) for number in range(1, 5001)]
+
+
+@overlapping
+async def test_code_memory_and_deadline_are_three_failures_with_region_exit_code_and_last_lines(site: Site) -> None:
+    site.only(US)
+    allocate = "print('allocating', flush=True); x = bytearray(200 << 20); import time; time.sleep(60)"
+    limits = {"requests": {"cpu": "10m", "nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 1, "memory": "50Mi"}}
+    greedy = {"command": ["python", "-c", allocate], "image": "python:3.12", "resources": limits}
+    cases = {
+        JobFailedError: (shell("echo no gradient; sleep 3; exit 7"), ["exit code 7", "no gradient"]),
+        JobOutOfMemoryError: (gpu_job(greedy), ["137", "OOMKilled", "allocating"]),
+        JobDeadlineError: (shell("echo too slow; sleep 60", activeDeadlineSeconds=4), ["DeadlineExceeded", "too slow"]),
+    }
+    jobs = [await site.start(manifest) for manifest, _ in cases.values()]
+    outcomes = await asyncio.gather(*(job.outcome() for job in jobs))
+    for (kind, (_, says)), outcome in zip(cases.items(), outcomes, strict=True):
+        assert type(outcome.error) is kind, outcome.error
+        for part in (US, *says):
+            assert part in str(outcome.error)
