@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_multikueue.clusters.client import PODS
 from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.decisions.names import cursors_of
 from airflow_provider_multikueue.decisions.rights import RIGHTS
@@ -42,7 +43,7 @@ async def test_a_progress_bar_is_its_last_state_and_now_and_then_one_on_the_way(
 @overlapping
 async def test_lines_of_many_pods_are_told_apart_and_no_number_of_pods_is_waited_for(site: Site) -> None:
     site.only(US)
-    talking = "for i in 1 2 3; do echo $HOSTNAME says $i; sleep 0.3; done"
+    talking = "for i in 1 2 3; do echo $HOSTNAME says $i; sleep 1; done"
     job = await site.start(shell(talking, parallelism=5, completions=2))
     assert (await job.outcome()).error is None
     said = [re.match(r"\[(\S+)\] \S+ says (\d)$", line) for line in job.log.lines if " says " in line]
@@ -244,7 +245,14 @@ async def test_a_late_reader_begins_at_the_first_line_and_one_after_the_end_says
     assert [line for line in late.log.output if line.startswith("line ")] == [f"line {n}" for n in range(1, 151)]
     assert not late.log.count("an earlier reader was lost")
     assert (await job.outcome()).error is None
-    after = site.follow(job.part, reader="another sensor", may_delete=False)
-    assert (await after.outcome()).error is None
+    worker = await site.worker(US)
+
+    async def removed() -> bool:
+        return not (await worker.list(PODS, site.namespace))[0]
+
+    await eventually(removed, "worker without a pod of the job")
+    async with open_fleet(FleetConfig.from_extra(site.sandbox.connection()["extra"], conn_id="later")) as another:
+        after = site.follow(job.part, reader="another sensor", may_delete=False, fleet=another)
+        assert (await after.outcome()).error is None
     assert "it is kept nowhere that is known here" in await after.log.says("no output of the pods in us-east4 was seen")
     assert not [line for line in after.log.output if line.startswith("line ")]
