@@ -36,6 +36,7 @@ one_job("impatient", deferrable=True, admission_timeout=timedelta(seconds=8))
 one_job("limited", deferrable=True, execution_timeout=timedelta(seconds=12))
 one_job("timed", deferrable=True, run_timeout=timedelta(seconds=25))
 one_job("kept", deferrable=True, on_kill_action="keep")
+one_job("stored", deferrable=True, log_uri="{{ dag_run.conf['log_uri'] }}")
 
 
 @dag(dag_id="split", schedule=None, catchup=False)
