@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
+from airflow_provider_multikueue.fleets import remembered
 from airflow_provider_multikueue.hooks import MultiKueueHook
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from airflow_provider_multikueue.sandbox.job_kinds import JOB_KINDS
@@ -22,6 +23,12 @@ from tests.shipped_accounts import as_asked_for
 def fleet(multikueue_sandbox: Sandbox) -> Sandbox:
     """The session's fleet."""
     return multikueue_sandbox
+
+
+@pytest.fixture(autouse=True)
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test learns from another where a queue leads, or what its account may read of it."""
+    monkeypatch.setattr(remembered, "SECONDS", 0.0)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
