@@ -28,29 +28,36 @@ Key = tuple[str, str, str, int, str]
 
 @dataclass(slots=True)
 class PushQueue:
-    """Writes waiting to be made; ``put`` never blocks."""
+    """Writes waiting to be made; ``put`` never blocks.
+
+    Where the task instance is None, in ``dag.test()``, there is nobody to write for.
+    """
 
     _waiting: dict[Key, tuple[TaskInstanceKeys, Any]] = field(default_factory=dict)
     _writer: asyncio.Task[None] | None = None
     _preparing: asyncio.Task[None] | None = None
 
-    def prepare(self, ti: TaskInstanceKeys) -> None:
+    def prepare(self, ti: TaskInstanceKeys | None) -> None:
         """Let the supervisor get ready for the first write, once a process.
 
         Its first answer takes it seconds in which it shows no log: better while a job waits than while its pods print.
         """
-        if self._preparing is None:
+        if ti is not None and self._preparing is None:
             self._preparing = asyncio.get_running_loop().create_task(_ask(ti), context=contextvars.Context())
 
-    def put(self, ti: TaskInstanceKeys, key: str, value: Any) -> None:
+    def put(self, ti: TaskInstanceKeys | None, key: str, value: Any) -> None:
         """Write ``value`` when it is this key's turn; a value still waiting is replaced."""
+        if ti is None:
+            return
         self._waiting[_key(ti, key)] = (ti, value)
         if self._writer is None or self._writer.done():
             # No trigger owns the writer: cancelling one must not lose the writes of the others.
             self._writer = asyncio.get_running_loop().create_task(self._write(), context=contextvars.Context())
 
-    def drop(self, ti: TaskInstanceKeys) -> None:
+    def drop(self, ti: TaskInstanceKeys | None) -> None:
         """Forget what waits for a task instance that is done with deferring."""
+        if ti is None:
+            return
         for key in [key for key in self._waiting if key[:4] == _key(ti, "")[:4]]:
             del self._waiting[key]
 

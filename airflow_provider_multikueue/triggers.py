@@ -91,7 +91,7 @@ class MultiKueueJobTrigger(BaseTrigger):
 
     @property
     def _ti(self) -> Any:
-        """The task instance that deferred; set by the triggerer before it runs the trigger."""
+        """The task instance that deferred, set by the triggerer before it runs us; none in ``dag.test()``."""
         return self.task_instance
 
     async def _follow(self) -> Outcome:
@@ -144,10 +144,12 @@ class MultiKueueJobTrigger(BaseTrigger):
             )
 
 
-def _reader(ti: Any) -> str:
-    """Return whose log the trigger's is: that of one try, which the next triggerer goes on with."""
+def _reader(ti: Any) -> str | None:
+    """Return whose log the trigger's is: that of one try, which the next triggerer goes on with; None if none will."""
     from airflow_provider_multikueue.hooks import owner_of_task
 
+    if ti is None:
+        return None
     owner = owner_of_task(ti)
     return f"{owner.ti}/{owner.attempt}"
 
