@@ -364,7 +364,7 @@ async def test_after_a_loss_the_last_seconds_repeat_under_a_line_that_says_so(ku
     logs.update(cluster, None, [pod.status()])
     await logs.drain(5)
     assert out.lines == ["8 s ago", "1 s ago"]
-    assert "may repeat" in out.remarks[0]
+    assert "may be here a second time" in out.remarks[0]
 
 
 async def test_late_lines_say_once_a_minute_when_they_were_written(kubelet, cluster, out):
