@@ -41,7 +41,7 @@ class Store:
         self._index = index
         self._trim = trim
         self._known: dict[str, Known] = {}
-        self._by_key: dict[str, dict[str, Known]] = {}
+        self._by_key: dict[str, tuple[Known, ...]] = {}  # mostly of one, in a fourth of a dictionary's memory
         self._claims: dict[str, int] = {}
         self._views: dict[str, dict[str, Object]] = {}
         self._unclaimed: OrderedDict[str, float] = OrderedDict()
@@ -56,16 +56,15 @@ class Store:
     def claim(self, key: str) -> None:
         """Keep the objects of ``key`` from now on; what was dropped before is `missing`."""
         self._claims[key] = self._claims.get(key, 0) + 1
-        known = self._by_key.get(key, {})
         view = self._views.setdefault(key, {})
-        for uid, entry in known.items():
-            self._unclaimed.pop(uid, None)
+        for entry in self._by_key.get(key, ()):
+            self._unclaimed.pop(entry.uid, None)
             if entry.body is not None:
-                view[uid] = entry.body
+                view[entry.uid] = entry.body
 
     def missing(self, key: str) -> list[Known]:
         """Return the objects of ``key`` that exist but whose bodies must be fetched."""
-        return [entry for entry in self._by_key.get(key, {}).values() if entry.body is None]
+        return [entry for entry in self._by_key.get(key, ()) if entry.body is None]
 
     def release(self, key: str, now: float) -> None:
         """Undo one `claim`."""
@@ -73,9 +72,9 @@ class Store:
         if self._claims[key]:
             return
         del self._claims[key], self._views[key]
-        for uid, entry in self._by_key.get(key, {}).items():
+        for entry in self._by_key.get(key, ()):
             if not self._claimed(entry.keys):
-                self._unclaimed[uid] = now
+                self._unclaimed[entry.uid] = now
 
     def put(self, obj: Object, now: float, *, fetched: bool = False) -> set[str]:
         """Take in the object's present state; return the claimed keys for which something changed.
@@ -132,10 +131,13 @@ class Store:
     def _claimed(self, keys: Iterable[str]) -> set[str]:
         return {key for key in keys if key in self._claims}
 
+    def _others(self, key: str, entry: Known) -> tuple[Known, ...]:
+        return tuple(known for known in self._by_key.get(key, ()) if known.uid != entry.uid)
+
     def _link(self, entry: Known, now: float) -> None:
         claimed = False
         for key in entry.keys:
-            self._by_key.setdefault(key, {})[entry.uid] = entry
+            self._by_key[key] = (*self._others(key, entry), entry)
             view = self._views.get(key)
             if view is not None and entry.body is not None:
                 view[entry.uid] = entry.body
@@ -146,9 +148,9 @@ class Store:
 
     def _unlink(self, entry: Known) -> None:
         for key in entry.keys:
-            holders = self._by_key.get(key, {})
-            holders.pop(entry.uid, None)
-            if not holders:
+            if others := self._others(key, entry):
+                self._by_key[key] = others
+            else:
                 self._by_key.pop(key, None)
             if key in self._views:
                 self._views[key].pop(entry.uid, None)

@@ -65,6 +65,21 @@ class TaskSink:
     Records are written in the context in which the sink was made: Airflow finds the task that they belong to by it.
     """
 
+    __slots__ = (
+        "_broken",
+        "_closed",
+        "_complete",
+        "_context",
+        "_emitter",
+        "_empty",
+        "_headings",
+        "_log",
+        "_positions",
+        "_spool",
+        "_thinned",
+        "see",
+    )
+
     def __init__(self, emitter: Emitter, log: Any, spool: Spool, *, see: str = "") -> None:
         self.see = see
         """Where the whole output can be found, for the line that says how many lines were skipped."""

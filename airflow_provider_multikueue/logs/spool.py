@@ -67,6 +67,8 @@ class _Segment:
 class Spool:
     """First in, first out, within ``memory`` and ``disk`` bytes, and what is left of a quota that spools share."""
 
+    __slots__ = ("_front", "_front_bytes", "_memory", "_quotas", "_segments")
+
     def __init__(self, *, memory: int = MEMORY_BYTES, disk: int = DISK_BYTES, quota: Quota | None = None) -> None:
         self._memory = memory
         self._quotas = (Quota(disk), quota or Quota(disk))
@@ -148,6 +150,8 @@ class Spool:
 
 class Thinned:
     """What is kept of lines that found no room: the first errors and the last lines; and how many are missing."""
+
+    __slots__ = ("_errors", "_errors_bytes", "_kept", "_last", "_last_bytes", "_marks", "_skipped")
 
     def __init__(self, *, kept: int = KEPT_BYTES) -> None:
         self._kept = kept
