@@ -83,12 +83,11 @@ class Accounts:
         return extra
 
     def objects(self, role: str) -> Iterable[dict[str, Any]]:
-        """Return a manifest's objects for this namespace; those of the whole cluster get names of their own."""
+        """Return a manifest's objects for this namespace, the roles with names that no other account's have there."""
         for obj in yaml.safe_load_all((RBAC / f"{role}.yaml").read_text()):
-            wide = obj["kind"].startswith("Cluster")
             obj["metadata"].pop("namespace", None)
-            for reference in (obj["metadata"], obj.get("roleRef") if wide else None):
-                if wide and reference:
+            for reference in (obj["metadata"], obj.get("roleRef")):
+                if reference and obj["kind"] != "ServiceAccount":
                     reference["name"] += f"-{self.namespace}"
             for subject in obj.get("subjects", ()):
                 subject["namespace"] = self.namespace
