@@ -44,6 +44,8 @@ LIST_PAUSE = 2.0
 BACKOFF = (0.25, 30.0)
 SHORT_BACKOFF = 2.0
 """The most where the server has accepted the watch before it broke: it is there, and a pod's end must not be missed."""
+PATIENT = 6
+"""So many failures in a row are repeated without a growing pause: a short fault must not hide a pod's short life."""
 LOOK = 5.0
 """Seconds between two looks at whether the cluster is still heard."""
 STABLE = 5.0
@@ -288,7 +290,8 @@ class SharedWatch:
         if self._failures > 1 or not self.synced:  # else a stream broke, and is resumed before anyone need know
             self._set_trouble(Trouble(self._failing_since, str(error), status))
         least, most = BACKOFF[0], SHORT_BACKOFF if accepted else BACKOFF[1]
-        pause = min(most, least * 2.0 ** min(self._failures - 1, 10)) * random.uniform(0.5, 1.5)  # noqa: S311
+        growth = self._failures - (1 if status == 410 else PATIENT)
+        pause = min(most, least * 2.0 ** min(max(growth, 0), 10)) * random.uniform(0.5, 1.5)  # noqa: S311
         return max(pause, error.retry_after or 0.0) if isinstance(error, ApiError) else pause
 
     def _set_trouble(self, trouble: Trouble) -> None:

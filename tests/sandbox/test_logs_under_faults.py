@@ -31,7 +31,7 @@ Object = dict[str, Any]
 JOBS = int(os.environ.get("MULTIKUEUE_TEST_LOG_JOBS", "100"))
 SEED = int(os.environ.get("MULTIKUEUE_TEST_LOG_SEED", "1"))
 AT_ONCE = 12
-GAP = ("may be missing", "was not read to its end")
+GAP = ("may be missing", "was not read to its end", "no output of the pods")
 
 SCRIPTS = {
     "instant": "echo one; echo two",

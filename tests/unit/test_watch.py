@@ -178,6 +178,14 @@ async def test_a_watch_that_breaks_again_and_again_is_resumed_soon_since_the_ser
     await until(lambda: version(a) == "8")
 
 
+async def test_a_short_fault_costs_no_long_pause(server, jobs, monkeypatch):
+    monkeypatch.setattr(watch, "BACKOFF", (0.25, 3600.0))
+    server.on("GET", PATH, *[status(500)] * watch.PATIENT, listed(obj("a"), version="5"))
+    a = jobs.subscribe("a", Bell())
+    await until(lambda: a.synced)
+    assert server.count("GET", PATH) == watch.PATIENT + 1
+
+
 async def test_who_comes_within_the_grace_costs_nothing(server, jobs):
     server.on("GET", PATH, listed(obj("a"), obj("b"), version="5"))
     a = jobs.subscribe("a", Bell())
