@@ -24,42 +24,20 @@ unit() {
   part "unit tests, Airflow 2.11" "$python_2" -m pytest tests/unit -n 2 --dist loadgroup "$@"
 }
 
-# One fleet for all parts that follow; the first time its programs are built, which shows its progress here.
+# One fleet for all parts that need one; the first time its programs are built, which shows its progress here.
 fleet() {
   [[ -n "${MULTIKUEUE_TEST_SANDBOX:-}" ]] && return
-  export MULTIKUEUE_TEST_SANDBOX="test-$$"
-  up "$MULTIKUEUE_TEST_SANDBOX"
+  local name="test-$$"
+  part "a fleet" "$python" -m airflow_provider_multikueue sandbox up --name "$name"
+  trap '"$python" -m airflow_provider_multikueue sandbox down --name "'"$name"'" >/dev/null' EXIT
+  export MULTIKUEUE_TEST_SANDBOX="$name"
 }
 
-up() {
-  ups+=("$1")
-  part "a fleet" "$python" -m airflow_provider_multikueue sandbox up --name "$1"
-}
-
-down() {
-  for name in "${ups[@]}"; do "$python" -m airflow_provider_multikueue sandbox down --name "$name" >/dev/null; done
-}
-ups=()
-trap down EXIT
-
-# The tests of the fleet and those with an Airflow side by side, each on a fleet of their own: both wait most of the time.
 on_fleet() {
   fleet
-  local beside="test-$$-airflow" log
-  log="$(mktemp)"
-  up "$beside"
-  {
-    part "tests with an Airflow 3.3" env COVERAGE_FILE=.coverage.beside "MULTIKUEUE_TEST_AIRFLOW_2_PYTHON=$python_2" "MULTIKUEUE_TEST_SANDBOX=$beside" \
-      "$python" -m pytest tests/airflow -m "not fleet" --cov --cov-report= --durations=10 "$@"
-    ((${#failed[@]} == 0))
-  } >"$log" 2>&1 &
-  local airflow_tests=$!
-  part "tests on a fleet" "$python" -m pytest tests/sandbox -m "not fleet" --cov --cov-append --cov-report= --durations=10 "$@"
-  part "tests with an Airflow 3.3, which ran meanwhile" wait "$airflow_tests"
-  cat "$log"
-  rm "$log"
-  "$python" -m coverage combine --append --quiet .coverage.beside
-  "$python" -m coverage report
+  part "tests on a fleet, Airflow 3.3" env "MULTIKUEUE_TEST_AIRFLOW_2_PYTHON=$python_2" \
+    "$python" -m pytest tests/sandbox tests/airflow -m "not fleet" \
+    --cov --cov-append --cov-report=term --durations=10 "$@"
 }
 
 marked_fleet() { # there may be none

@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from typing import Any
 
 from airflow_provider_multikueue.commands.connection import add_connection_arguments, chosen_fleet
@@ -39,7 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
         return {**found, "limits": host_limits()}
 
     try:
-        found = asyncio.run(work())
+        # Airflow logs to standard output, where the answer is to be alone.
+        with redirect_stdout(sys.stderr):
+            found = asyncio.run(work())
     except MultiKueueError as error:
         print(json.dumps({"healthy": False, "error": str(error)}) if arguments.json else error, file=sys.stderr)
         return UNUSABLE

@@ -30,6 +30,7 @@ def hook(multikueue_connection: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def explain(hook: MultiKueueHook, capsys: pytest.CaptureFixture[str]) -> Explain:
     def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()  # what the hook has logged before
         code = main(["explain", *words])
         return code, *capsys.readouterr()
 
