@@ -24,8 +24,9 @@ __all__ = ["Process", "run", "started"]
 
 KIB, MIB = 1024, 1024 * 1024
 START_SECONDS = 240.0
-SETTLED = 8.0
-"""Seconds after the last first look; a trigger of ours keeps a task deferred for at least 4 s."""
+SETTLED = 40.0
+"""Seconds after the last first look: by then what the triggers said at their start is out, and each has looked again at
+what is odd half a minute after a submission."""
 IDLE = 20.0
 """Seconds for what is used, and as many for the loop's lag."""
 SINGLE_ENDS = 60
