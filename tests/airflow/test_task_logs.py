@@ -22,6 +22,7 @@ def until_shown(airflow: LocalAirflow, run: str, text: str) -> None:
     )
 
 
+@pytest.mark.fleet
 def test_a_triggerer_stopped_politely_repeats_and_loses_no_line(airflow: LocalAirflow, granting: Sandbox) -> None:
     run = start(
         airflow, "deferred", job("import time\nfor i in range(600): print('tock', i, flush=True); time.sleep(.13)")
