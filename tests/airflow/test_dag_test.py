@@ -29,13 +29,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("version", ["3.3", "2.11"])
-def test_a_deferred_job_runs_in_a_dag_that_is_tried_in_one_process(
-    version: str, granting: Sandbox, tmp_path: Path
-) -> None:
-    python = sys.executable if version == "3.3" else os.environ.get("MULTIKUEUE_TEST_AIRFLOW_2_PYTHON")
-    if python is None:
-        pytest.skip("MULTIKUEUE_TEST_AIRFLOW_2_PYTHON names no interpreter; `make test` sets it")
+def test_a_deferred_job_runs_in_a_dag_that_is_tried_in_one_process(granting: Sandbox, tmp_path: Path) -> None:
     script = tmp_path / "dags" / "tried.py"
     script.parent.mkdir()
     script.write_text(DAG.format(job=job("print('trained')")))
@@ -47,7 +41,7 @@ def test_a_deferred_job_runs_in_a_dag_that_is_tried_in_one_process(
     }
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([python, *words], env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
 
     made = run("-m", "airflow", "db", "migrate")
     assert made.returncode == 0, made.stderr[-2000:]
