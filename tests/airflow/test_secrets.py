@@ -145,7 +145,7 @@ def answers(airflow: LocalAirflow, dag_id: str, run: str) -> Iterator[tuple[str,
 
 def stored_triggers(airflow: LocalAirflow) -> str:
     """Return the arguments of all triggers, which Airflow keeps encrypted."""
-    key = Fernet(airflow.components["triggerer"]._environment["AIRFLOW__CORE__FERNET_KEY"])
+    key = Fernet(airflow.components["triggerer"].environment["AIRFLOW__CORE__FERNET_KEY"])
     with closing(sqlite3.connect(f"file:{airflow.layout.database}?mode=ro", uri=True)) as database:
         rows = [kept for (kept,) in database.execute("SELECT kwargs FROM trigger")]
     return "\n".join(row if row.startswith("{") else key.decrypt(row.encode()).decode() for row in rows)

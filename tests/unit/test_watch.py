@@ -77,10 +77,9 @@ async def test_subscribers_get_their_objects_and_are_told_of_changes(server, job
     a, b = jobs.subscribe("a", bell), jobs.subscribe("b", other)
     await until(lambda: a.synced and b.synced)
     assert (names(a), names(b)) == (["a"], ["b"])
-    await until(lambda: other.rings)
-    before = other.rings
     feed.send(("MODIFIED", obj("a", 6)))
-    await until(lambda: version(a) == "6")
+    await until(lambda: version(a) == "6" and other.rings)
+    before = other.rings
     feed.send(("DELETED", obj("a", 7)))
     await until(lambda: not a.objects)
     assert other.rings == before
