@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
 from types import ModuleType
 
@@ -37,13 +39,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     sandbox = commands.add_parser("sandbox", help="a real MultiKueue fleet on this machine, to try and test DAGs on")
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in modules:
-        code: int = modules[words[0]].run(parser.parse_args(words))
-        return code
+        return _answer(modules[words[0]], parser.parse_args(words))
     try:
         implementation = import_module("airflow_provider_multikueue.sandbox.commands")
     except ModuleNotFoundError as error:
         return _without_sandbox(parser, words, error)
     return _run(parser, sandbox, words, implementation)
+
+
+def _answer(module: ModuleType, arguments: argparse.Namespace) -> int:
+    """Run a command on a standard output of its own: Airflow logs to what it finds there, until the process ends."""
+    answer = sys.stdout
+    with redirect_stdout(sys.stderr):
+        code: int = module.run(arguments, answer)
+    # What is registered after Airflow's own runs before it.
+    atexit.register(lambda: setattr(sys, "stdout", sys.stderr))
+    return code
 
 
 def _run(

@@ -7,8 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
-from typing import Any
+from typing import Any, TextIO
 
 from airflow_provider_multikueue.commands.connection import add_connection_arguments, chosen_fleet
 
@@ -29,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="all that was found, for programs")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Examine the fleet, print what was found, and return the exit code."""
+def run(arguments: argparse.Namespace, answer: TextIO) -> int:
+    """Examine the fleet, print what was found to ``answer``, and return the exit code."""
     from airflow_provider_multikueue.commands.host import host_limits
     from airflow_provider_multikueue.exceptions import MultiKueueError
     from airflow_provider_multikueue.fleets.doctor import examine
@@ -40,13 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
         return {**found, "limits": host_limits()}
 
     try:
-        # Airflow logs to standard output, where the answer is to be alone.
-        with redirect_stdout(sys.stderr):
-            found = asyncio.run(work())
+        found = asyncio.run(work())
     except MultiKueueError as error:
         print(json.dumps({"healthy": False, "error": str(error)}) if arguments.json else error, file=sys.stderr)
         return UNUSABLE
-    print(json.dumps(found, indent=1) if arguments.json else "\n".join(lines(found)))
+    print(json.dumps(found, indent=1) if arguments.json else "\n".join(lines(found)), file=answer)
     return HEALTHY if found["healthy"] else UNHEALTHY
 
 

@@ -7,8 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from airflow_provider_multikueue.commands.connection import add_connection_arguments, chosen_fleet
 
@@ -36,26 +35,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the report of the job, or a list of jobs, for programs")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print what is known, and return the exit code."""
-    # Airflow logs to standard output, where the answer is to be alone.
-    with redirect_stdout(sys.stderr):
-        code, answer = _answer(arguments)
-    if answer:
-        print("\n".join(answer))
-    return code
-
-
-def _answer(arguments: argparse.Namespace) -> tuple[int, list[str]]:
+def run(arguments: argparse.Namespace, answer: TextIO) -> int:
+    """Print what is known to ``answer``, and return the exit code."""
     from airflow_provider_multikueue.clusters.client import ApiError
     from airflow_provider_multikueue.exceptions import FleetConfigurationError, JobDeletedError, MultiKueueError
 
     try:
-        return TOLD, asyncio.run(_explain(arguments))
+        print("\n".join(asyncio.run(_explain(arguments))), file=answer)
     except (ApiError, MultiKueueError) as error:
         print(f"multikueue explain: {error}", file=sys.stderr)
         nothing_there = isinstance(error, JobDeletedError) or not isinstance(error, FleetConfigurationError | ApiError)
-        return NOT_FOUND if nothing_there else UNUSABLE, []
+        return NOT_FOUND if nothing_there else UNUSABLE
+    return TOLD
 
 
 async def _explain(arguments: argparse.Namespace) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import sys
 from pathlib import Path
@@ -38,15 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the plan as a JSON list")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Do what the arguments say and return the exit code."""
-    out = sys.stdout
-    # Airflow logs to standard output, where the answer is to be alone.
-    with contextlib.redirect_stdout(sys.stderr):
-        return _run(arguments, out)
-
-
-def _run(arguments: argparse.Namespace, out: TextIO) -> int:
+def run(arguments: argparse.Namespace, out: TextIO) -> int:
+    """Do what the arguments say, print to ``out``, and return the exit code."""
     from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
     from airflow_provider_multikueue.setup.description import schema
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import atexit
 import json
 import logging
 import os
 import sys
-from contextlib import redirect_stdout
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 __all__ = ["add_arguments", "run"]
 
@@ -42,40 +40,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON list")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Sweep once; return 0, or 1 when something failed."""
-    printer = _Printer(quiet=arguments.json)
+def run(arguments: argparse.Namespace, answer: TextIO) -> int:
+    """Sweep once, print to ``answer``; return 0, or 1 when something failed."""
     try:
         _use(arguments.multikueue_connection, arguments.multikueue_conn_id, "multikueue")
         _use(arguments.airflow_connection, arguments.airflow_conn_id, "http")
     except (OSError, ValueError) as error:
         print(f"multikueue reap: {error}", file=sys.stderr)
         return 2
-    return _sweep(arguments, printer)
+    return _sweep(arguments, answer)
 
 
-def _sweep(arguments: argparse.Namespace, printer: _Printer) -> int:
-    # Airflow logs to whatever is the standard output when it is imported: that is for the answer alone.
-    with redirect_stdout(sys.stderr):
-        # By name, so that the command's help does without Airflow.
-        reaping = import_module("airflow_provider_multikueue.reaping")
-        errors = (
-            import_module("airflow_provider_multikueue.exceptions").MultiKueueError,
-            import_module("airflow_provider_multikueue.clusters.client").ApiError,
-        )
-    # Airflow also logs while the interpreter ends; what is registered after Airflow's own runs before it.
-    atexit.register(setattr, sys, "stdout", sys.stderr)
+def _sweep(arguments: argparse.Namespace, answer: TextIO) -> int:
+    # By name, so that the command's help does without Airflow.
+    reaping = import_module("airflow_provider_multikueue.reaping")
+    errors = (
+        import_module("airflow_provider_multikueue.exceptions").MultiKueueError,
+        import_module("airflow_provider_multikueue.clusters.client").ApiError,
+    )
+    printer = _Printer(sys.stderr if arguments.json else answer)
     try:
-        with redirect_stdout(sys.stderr):
-            entries = _entries(reaping, arguments, printer)
+        entries = _entries(reaping, arguments, printer)
     except errors as error:
         print(f"multikueue reap: {error}", file=sys.stderr)
         return 1
     if arguments.json:
-        print(json.dumps(entries, indent=2))
+        print(json.dumps(entries, indent=2), file=answer)
     else:
         reaping.tell(entries, printer)
-        print(reaping.summary(entries))
+        print(reaping.summary(entries), file=answer)
     return 1 if any(entry["action"] == "failed" for entry in entries) else 0
 
 
@@ -93,10 +86,10 @@ def _entries(reaping: ModuleType, arguments: argparse.Namespace, printer: _Print
 
 
 class _Printer:
-    """Shows what happens: on standard output, or on standard error where that holds JSON."""
+    """Shows what happens: with the answer, or on standard error where that is JSON."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._stream = sys.stderr if quiet else sys.stdout
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
     def record(self, level: int, text: str) -> None:
         """Print the line, unless it is a detail."""
