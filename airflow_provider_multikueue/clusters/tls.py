@@ -47,7 +47,7 @@ def context(settings: Settings, server: str) -> ssl.SSLContext:
         if settings.certificate:
             with _files(settings.certificate, settings.key) as (certificate, key):
                 made.load_cert_chain(certificate, key, password="")
-    except (ssl.SSLError, ValueError, OSError) as error:
+    except (ssl.SSLError, TypeError, ValueError, OSError) as error:  # TypeError: no ASCII
         raise configuration_error(
             f"The certificates for {server} cannot be used: {getattr(error, 'reason', None) or type(error).__name__}.",
             "They must be PEM, and the key must be the certificate's, without a passphrase.",

@@ -86,9 +86,10 @@ def attempt(act: Callable[[], Any]) -> tuple[Any, str]:
 
 # -- connections and kubeconfigs
 
+CA = "certificate-authority-data"
 CONFIG = apiserver.kubeconfig(
     "https://127.0.0.1:6443",
-    cluster={"certificate-authority-data": "eA==", "tls-server-name": "x", "proxy-url": "http://u:p@127.0.0.1:1"},
+    cluster={CA: "eA==", "tls-server-name": "x", "proxy-url": "http://u:p@127.0.0.1:1"},
     token="some-token",
     username="u",
     password="some-password",
@@ -100,6 +101,9 @@ CONFIG = apiserver.kubeconfig(
 @example({**CONFIG, "contexts": [{"name": "here", "context": {"cluster": ["c"], "user": {"a": 1}}}]})
 @example({**CONFIG, "users": [{"name": "u", "user": {"exec": {"command": "sh"}}}]})
 @example({**CONFIG, "clusters": [{"name": "c", "cluster": {"server": "https://[::1"}}]})
+@example(
+    {**CONFIG, "clusters": [{"name": "c", "cluster": {"server": "https://a", "certificate-authority-data": "0000"}}]}
+)
 def test_an_inline_kubeconfig_is_access_or_an_error_that_quotes_no_secret(config: Any) -> None:
     text = yaml.safe_dump(config)
     _, said = attempt(
