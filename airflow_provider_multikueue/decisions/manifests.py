@@ -14,6 +14,14 @@ import yaml
 
 from airflow_provider_multikueue.decisions.field_types import TEXT_LISTS, TEXT_MAPS, typed
 from airflow_provider_multikueue.decisions.kinds import refusal
+from airflow_provider_multikueue.decisions.plain_yaml import (
+    BoundedLoader,
+    EndlessError,
+    TooDeepError,
+    TooManyError,
+    check_size,
+    children,
+)
 from airflow_provider_multikueue.exceptions import ManifestError
 
 __all__ = ["manifest_hash", "parse_manifest"]
@@ -133,18 +141,10 @@ def _json_types(node: Any, place: str) -> Any:
 # -- YAML: the safe subset that Kubernetes itself reads
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(BoundedLoader):
     """Plain types only: no tags, no dates, no duplicate keys, no clock-like numbers; bounded in depth."""
 
-    depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise ManifestError(f"job: the YAML is nested deeper than {MAX_DEPTH} levels.")
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
+    most_levels = MAX_DEPTH
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[str] = set()
@@ -186,6 +186,8 @@ def _documents(text: str) -> list[tuple[int, Any]]:
                     found.append((number, value))
         finally:
             loader.dispose()
+    except TooDeepError as error:
+        raise ManifestError(f"job: the YAML is nested deeper than {MAX_DEPTH} levels.") from error
     except yaml.YAMLError as error:
         raise ManifestError(f"job: this is not YAML: {_problem(error)}") from error
     except RecursionError as error:
@@ -197,32 +199,22 @@ def _documents(text: str) -> list[tuple[int, Any]]:
 
 def _bounded(root: Any) -> None:
     """Raise for tags, for aliases that contain themselves, and for more nodes than a manifest can have."""
-    sizes: dict[int, int] = {}
-    open_nodes: set[int] = set()
+    try:
+        check_size(root, most=MAX_NODES, check=_untagged)
+    except EndlessError as error:
+        raise ManifestError(f"job: an alias {_at(error.node)} contains itself.") from error
+    except TooManyError as error:
+        raise ManifestError(f"job: with its aliases expanded the manifest has more than {MAX_NODES} values.") from error
 
-    def size(node: Any) -> int:
-        if id(node) in open_nodes:
-            raise ManifestError(f"job: an alias {_at(node)} contains itself.")
-        if id(node) in sizes:
-            return sizes[id(node)]
-        if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.rpartition(":")[2] in ("binary", "set", "omap"):
-            raise ManifestError(f"job: the tag {node.tag!r} {_at(node)} is not allowed; write plain YAML.")
-        open_nodes.add(id(node))
-        total = 1
-        for child in _children(node):
-            total += size(child)
-            if total > MAX_NODES:
-                raise ManifestError(f"job: with its aliases expanded the manifest has more than {MAX_NODES} values.")
-        open_nodes.discard(id(node))
-        sizes[id(node)] = total
-        return total
 
-    size(root)
+def _untagged(node: Any) -> None:
+    if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.rpartition(":")[2] in ("binary", "set", "omap"):
+        raise ManifestError(f"job: the tag {node.tag!r} {_at(node)} is not allowed; write plain YAML.")
 
 
 def _keep_texts(node: Any) -> None:
     """Read what Kubernetes wants as text the way it is written: an ``env`` value ``1.10`` or ``no`` stays so."""
-    for child in _children(node):
+    for child in children(node):
         _keep_texts(child)
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         if key.value in TEXT_MAPS and isinstance(value, yaml.MappingNode):
@@ -238,12 +230,6 @@ def _as_text(*nodes: Any) -> None:
     for node in nodes:
         if isinstance(node, yaml.ScalarNode) and node.tag.rpartition(":")[2] in ("int", "float", "bool"):
             node.tag = "tag:yaml.org,2002:str"
-
-
-def _children(node: Any) -> list[Any]:
-    if isinstance(node, yaml.MappingNode):
-        return [part for pair in node.value for part in pair]
-    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 def _at(node: Any) -> str:

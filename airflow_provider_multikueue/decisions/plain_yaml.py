@@ -1,12 +1,13 @@
-"""YAML that others wrote, such as kubeconfigs: plain values of bounded size, whatever its aliases make of it."""
+"""YAML that others wrote, such as kubeconfigs and manifests: of bounded size, whatever its aliases make of it."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
 
 import yaml
 
-__all__ = ["plain_yaml"]
+__all__ = ["BoundedLoader", "EndlessError", "TooDeepError", "TooManyError", "check_size", "children", "plain_yaml"]
 
 MAX_CHARACTERS: Final = 4 * 1024 * 1024
 MAX_DEPTH: Final = 50
@@ -14,15 +15,33 @@ MAX_NODES: Final = 200_000
 """After aliases are expanded."""
 
 
-class _Loader(yaml.SafeLoader):
-    """Bounded in depth, so that nothing that walks the values runs out of stack."""
+class TooDeepError(yaml.YAMLError):
+    """YAML that is nested deeper than its loader allows."""
 
+
+class EndlessError(ValueError):
+    """YAML with a ``node`` that contains itself, by an alias."""
+
+    def __init__(self, node: Any) -> None:
+        super().__init__("it contains itself")
+        self.node = node
+
+
+class TooManyError(ValueError):
+    """YAML in order, whose aliases stand for too many values."""
+
+
+class BoundedLoader(yaml.SafeLoader):
+    """Bounded in depth, so that nothing that walks the values runs out of stack; raises TooDeepError."""
+
+    most_levels: ClassVar[int] = MAX_DEPTH
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a node and what is in it."""
         self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise yaml.YAMLError("it is nested too deeply")
+        if self.depth > self.most_levels:
+            raise TooDeepError("it is nested too deeply")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -38,39 +57,56 @@ def plain_yaml(text: str) -> object:
         raise ValueError("it is too large")
     try:
         return _value(text)
-    except _TooMuchError:
+    except EndlessError:
         raise
+    except TooManyError:
+        raise ValueError("its aliases make too much of it") from None
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         mark = getattr(error, "problem_mark", None)
         raise ValueError(f"it is no valid YAML (line {mark.line + 1})" if mark else "it is no valid YAML") from None
 
 
-class _TooMuchError(ValueError):
-    """YAML in order, whose values would be too many."""
-
-
 def _value(text: str) -> object:
-    loader = _Loader(text)
+    loader = BoundedLoader(text)
     try:
         node = loader.get_single_node()
         if node is None:
             return None
-        _size(node, {}, set())
+        check_size(node, most=MAX_NODES)
         return loader.construct_document(node)
     finally:
         loader.dispose()
 
 
-def _size(node: Any, known: dict[int, int], around: set[int]) -> int:
-    """Return how many values a node stands for; ValueError for too many, and for one that contains itself."""
-    if id(node) in around:
-        raise _TooMuchError("it contains itself")
-    if id(node) not in known:
+def check_size(root: Any, *, most: int, check: Callable[[Any], None] = lambda _: None) -> None:
+    """Call ``check`` with each node of a document once, and count what they stand for with aliases expanded.
+
+    Raises EndlessError for a node that contains itself, TooManyError for more than ``most`` values.
+    """
+    sizes: dict[int, int] = {}
+    around: set[int] = set()
+
+    def size(node: Any) -> int:
+        if id(node) in around:
+            raise EndlessError(node)
+        if id(node) in sizes:
+            return sizes[id(node)]
+        check(node)
         around.add(id(node))
-        parts = node.value if isinstance(node, yaml.CollectionNode) else ()
-        children = [each for part in parts for each in (part if isinstance(part, tuple) else (part,))]
-        known[id(node)] = 1 + sum(_size(child, known, around) for child in children)
+        total = 1
+        for child in children(node):
+            total += size(child)
+            if total > most:
+                raise TooManyError
         around.discard(id(node))
-        if known[id(node)] > MAX_NODES:
-            raise _TooMuchError("its aliases make too much of it")
-    return known[id(node)]
+        sizes[id(node)] = total
+        return total
+
+    size(root)
+
+
+def children(node: Any) -> list[Any]:
+    """Return the nodes directly in a node, a mapping's keys included."""
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
