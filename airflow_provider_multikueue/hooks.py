@@ -23,7 +23,7 @@ from airflow_provider_multikueue._compat import (
 )
 from airflow_provider_multikueue.decisions.measures import measures_of_submission
 from airflow_provider_multikueue.decisions.names import Identity, Lifetime, Owner
-from airflow_provider_multikueue.decisions.orders import Orders
+from airflow_provider_multikueue.decisions.orders import LOOK, Orders
 from airflow_provider_multikueue.decisions.report import JobPart, Placement, Report, job_part, validate_report
 from airflow_provider_multikueue.exceptions import MultiKueueError
 from airflow_provider_multikueue.metrics import emit
@@ -119,8 +119,7 @@ class MultiKueueHook(BaseHook):
 
     def observe(self, job: object) -> Report:
         """Return the report of the job as it is now."""
-        orders = Orders(until="now", logs="none", may_delete=False, heal=False)
-        return _reported(run_sync(lambda: self._follow(job, orders)))
+        return _reported(run_sync(lambda: self._follow(job, LOOK)))
 
     def wait(
         self, job: object, *, until: str = "finished", timeout: timedelta | None = None, logs: str = "none"

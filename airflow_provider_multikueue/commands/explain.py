@@ -79,13 +79,12 @@ def _reference(arguments: argparse.Namespace, namespace: str) -> object:
 
 
 async def _one(fleet: Fleet, job: object, *, as_json: bool) -> list[str]:
-    from airflow_provider_multikueue.decisions.orders import Orders
+    from airflow_provider_multikueue.decisions.orders import LOOK
     from airflow_provider_multikueue.fleets.follow import Following, resolve
 
     part = await resolve(fleet, job)
     told = _Told()
-    orders = Orders(until="now", logs="none", may_delete=False, heal=False)
-    following = Following(fleet, part, orders, told)
+    following = Following(fleet, part, LOOK, told)
     try:
         outcome = await following.run()
     finally:

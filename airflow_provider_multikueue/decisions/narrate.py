@@ -43,7 +43,7 @@ _BAD = (Stage.INADMISSIBLE, Stage.REJECTED, Stage.UNREACHABLE)
 def narrate(previous: Observation | None, current: Observation) -> list[Line]:
     """Return the lines (``logging`` level, text) that tell what changed from ``previous`` to ``current``.
 
-    Empty if nothing changed that a reader needs. ``region_of`` names the region of a cluster that is only asked so far.
+    Empty if nothing changed that a reader needs.
     """
     before = previous or Observation(phase=Phase.SUBMITTED)
     if current.ending is not None:

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_multikueue.exceptions import JobDeadlineError, MultiKueueError, RegionUnavailableError
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.decisions.workload import Observation
 
-__all__ = ["Orders", "Verdict", "next_deadline", "verdict"]
+__all__ = ["LOOK", "Orders", "Verdict", "next_deadline", "verdict"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,10 @@ class Orders:
         if values.get("regions") is not None:
             values["regions"] = tuple(values["regions"])
         return cls(**values)
+
+
+LOOK: Final = Orders(until="now", logs="none", may_delete=False, heal=False)
+"""Look once, and touch nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ async def overview(fleet: Fleet, namespace: str) -> list[tuple[Kind, Observation
     """
     workloads, _ = await fleet.manager.list(await fleet.manager.resource("kueue.x-k8s.io", "workloads"), namespace)
     now = time.time()
-    jobs = [(_kind(workload), _seen(fleet, workload, now)) for workload in workloads]
+    jobs = [(kind, _seen(fleet, kind, workload, now)) for workload in workloads for kind in [_kind(workload)]]
     return sorted(jobs, key=lambda job: (str(job[1].submitted or ""), job[1].name))
 
 
@@ -32,9 +32,9 @@ def _kind(workload: dict[str, Any]) -> Kind:
     return find_kind(text_at(owner, "apiVersion"), text_at(owner, "kind"))
 
 
-def _seen(fleet: Fleet, workload: dict[str, Any], now: float) -> Observation:
+def _seen(fleet: Fleet, kind: Kind, workload: dict[str, Any], now: float) -> Observation:
     view = View(
-        kind=_kind(workload),
+        kind=kind,
         job=None,
         job_seen=False,
         workload=workload,
