@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from airflow_provider_multikueue.sandbox.api import Sandbox
 
 _home = tempfile.TemporaryDirectory(prefix="airflow-home-", ignore_cleanup_errors=True)
@@ -23,6 +25,18 @@ def multikueue_sandbox(multikueue_sandbox: "Sandbox") -> "Sandbox":
     from tests.shipped_accounts import as_asked_for
 
     return as_asked_for(multikueue_sandbox)
+
+
+@pytest.fixture(scope="module")
+def bare_sandbox() -> "Iterator[Sandbox]":
+    """Clusters without Kueue: those of a bare sandbox that is up already, or of one for the module's tests."""
+    from airflow_provider_multikueue.sandbox.api import Sandbox
+
+    if name := os.environ.get("MULTIKUEUE_TEST_BARE_SANDBOX"):
+        yield Sandbox.attach(name)
+        return
+    with Sandbox.start_local(bare=True) as sandbox:
+        yield sandbox
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -11,11 +11,15 @@ __all__ = ["ConnectProxy"]
 
 
 class ConnectProxy:
-    """Leads names to ports of this machine, and refuses whatever is no CONNECT to one of them."""
+    """Leads names to ports of this machine, and refuses whatever is no CONNECT to one of them.
+
+    ``asked`` has what was asked for, ``heads`` the whole heads of these requests.
+    """
 
     def __init__(self, leads: Callable[[str, int], int | None]) -> None:
         self._leads = leads
         self.asked: list[str] = []
+        self.heads: list[str] = []
         self.url = ""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -48,7 +52,9 @@ class ConnectProxy:
         assert task is not None
         self._tasks.add(task)
         try:
-            verb, target, *_ = (await reader.readuntil(b"\r\n\r\n")).decode().split()
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            self.heads.append(head)
+            verb, target, *_ = head.split()
             self.asked.append(f"{verb} {target}")
             host, _, port = target.rpartition(":")
             there = self._leads(host, int(port)) if verb == "CONNECT" else None

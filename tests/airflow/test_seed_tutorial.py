@@ -46,19 +46,9 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def clusters() -> Iterator[Sandbox]:
-    """What GKE has to give: those of a bare sandbox that is up already, or of one for these tests."""
-    if name := os.environ.get("MULTIKUEUE_TEST_BARE_SANDBOX"):
-        yield Sandbox.attach(name)
-        return
-    with Sandbox.start_local(bare=True) as sandbox:
-        yield sandbox
-
-
-@pytest.fixture(scope="module")
-def gke(clusters: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GkeCloud]:
+def gke(bare_sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GkeCloud]:
     """GKE, which knows our account for an administrator."""
-    with GkeCloud(sandbox=clusters, tokens=lambda _: clusters.accounts["admin"]).running(
+    with GkeCloud(sandbox=bare_sandbox, tokens=lambda _: bare_sandbox.accounts["admin"]).running(
         tmp_path_factory.mktemp("gke")
     ) as cloud:
         yield cloud

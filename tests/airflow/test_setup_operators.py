@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +20,13 @@ PYTHONS = {"3.3": sys.executable, "2.11": os.environ.get("MULTIKUEUE_TEST_AIRFLO
 DAG = "setting_up"
 
 
-@pytest.fixture(scope="module")
-def clusters() -> Iterator[Sandbox]:
-    """A bare sandbox that is up already, or one for these tests."""
-    if name := os.environ.get("MULTIKUEUE_TEST_BARE_SANDBOX"):
-        yield Sandbox.attach(name)
-        return
-    with Sandbox.start_local(bare=True) as sandbox:
-        yield sandbox
-
-
 @pytest.fixture
-def fleet(clusters: Sandbox, tmp_path: Path) -> tuple[Path, str]:
+def fleet(bare_sandbox: Sandbox, tmp_path: Path) -> tuple[Path, str]:
     """The sandbox's fleet file with one worker, and that worker."""
-    content: dict[str, Any] = json.loads(clusters.fleet_file.read_text())
+    content: dict[str, Any] = json.loads(bare_sandbox.fleet_file.read_text())
     name, worker = next(iter(content["workers"].items()))
     content["workers"] = {name: worker}
-    content["kueue"]["manifests"] = str(clusters.folder / "kueue.yaml")
+    content["kueue"]["manifests"] = str(bare_sandbox.folder / "kueue.yaml")
     path = tmp_path / "fleet.yaml"
     path.write_text(json.dumps(content))
     return path, name

@@ -98,6 +98,15 @@ class Trial:
 
         run_sync(delete)
 
+    def delete_without_leftovers(self, region: str) -> None:
+        """Delete the job that runs in a region; nothing of it may be left anywhere."""
+        self.delete()
+        assert "no pod of it is left on any worker" in self.log.text
+        assert self.pods(region) == []
+        row = find_kind(self.job["apiVersion"], self.job["kind"])
+        assert self.look(MANAGER, (row.group, row.plural)) == []
+        assert eventually(lambda: self.look(f"worker-{region}", (row.group, row.plural)) == [])
+
     def pods(self, region: str) -> list[Object]:
         """Return the pods in the test's namespace of a region."""
         return self.look(f"worker-{region}", PODS)

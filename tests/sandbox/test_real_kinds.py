@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_multikueue.decisions.jobs import TTL_FLOOR
-from airflow_provider_multikueue.decisions.kinds import MULTIKUEUE, find_kind, get_at, kind_of
+from airflow_provider_multikueue.decisions.kinds import MULTIKUEUE, get_at, kind_of
 from airflow_provider_multikueue.decisions.names import name_budget
 from airflow_provider_multikueue.exceptions import JobFailedError
 from tests.sandbox.kind_manifests import RESULT, jobset, kubeflow, pod
@@ -72,12 +72,7 @@ def test_a_killed_job_leaves_no_pod(trial: Trial, kind: str) -> None:
     outcome = trial.run(led(kind, "sleep 600", "sleep 600"), until="admitted")
     assert not outcome.ended
     assert eventually(lambda: running(trial.pods(REGION)) == 3)
-    trial.delete()
-    assert "no pod of it is left on any worker" in trial.log.text
-    assert trial.pods(REGION) == []
-    row = find_kind(trial.job["apiVersion"], kind)
-    assert trial.look(MANAGER, (row.group, row.plural)) == []
-    assert eventually(lambda: trial.look(f"worker-{REGION}", (row.group, row.plural)) == [])
+    trial.delete_without_leftovers(REGION)
 
 
 @pytest.mark.parametrize("kind", KINDS)

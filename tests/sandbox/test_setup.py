@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -26,16 +25,6 @@ pytestmark = [pytest.mark.fleet, pytest.mark.timeout(1500)]
 
 ASIA = "multikueue-dws-worker-asia"
 PLENTY = 600
-
-
-@pytest.fixture(scope="module")
-def bare() -> Iterator[Sandbox]:
-    """Clusters without Kueue: those of a bare sandbox that is up already, or of one for these tests."""
-    if name := os.environ.get("MULTIKUEUE_TEST_BARE_SANDBOX"):
-        yield Sandbox.attach(name)
-        return
-    with Sandbox.start_local(bare=True) as sandbox:
-        yield sandbox
 
 
 class Fleet:
@@ -91,8 +80,8 @@ async def _names(cluster: Cluster, api_version: str, kind: str) -> list[str]:
 
 
 @pytest.fixture
-def fleet(bare: Sandbox, tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(bare, tmp_path)
+def fleet(bare_sandbox: Sandbox, tmp_path: Path) -> Iterator[Fleet]:
+    fleet = Fleet(bare_sandbox, tmp_path)
     yield fleet
     fleet.run("delete", "--force")
 

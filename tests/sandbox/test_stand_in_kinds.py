@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_multikueue.clusters.client import Resource
-from airflow_provider_multikueue.decisions.kinds import find_kind, kind_of
+from airflow_provider_multikueue.decisions.kinds import kind_of
 from airflow_provider_multikueue.decisions.names import name_budget
 from airflow_provider_multikueue.exceptions import JobFailedError
 from airflow_provider_multikueue.sandbox.api import Sandbox
@@ -91,12 +91,7 @@ def test_a_killed_job_leaves_no_pod(trial: Trial, kind: str) -> None:
     outcome = trial.run(MAKE[kind]("sleep 600", "sleep 600"), until="admitted")
     assert not outcome.ended
     assert eventually(lambda: running(trial.pods(REGION)) >= 3), trial.pods(REGION)
-    trial.delete()
-    assert "no pod of it is left on any worker" in trial.log.text
-    assert trial.pods(REGION) == []
-    row = find_kind(trial.job["apiVersion"], kind)
-    assert trial.look(MANAGER, (row.group, row.plural)) == []
-    assert eventually(lambda: trial.look(f"worker-{REGION}", (row.group, row.plural)) == [])
+    trial.delete_without_leftovers(REGION)
 
 
 @pytest.mark.parametrize("kind", KINDS)

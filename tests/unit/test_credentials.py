@@ -23,6 +23,7 @@ from airflow_provider_multikueue.clusters import exec_plugin, tls, transport
 from airflow_provider_multikueue.clusters.client import JOBS, ApiError, Cluster
 from airflow_provider_multikueue.clusters.credentials import InCluster
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
+from tests.connect_proxy import ConnectProxy
 from tests.unit.apiserver import Answer, ApiServer, kubeconfig, obj, status, until
 
 if TYPE_CHECKING:
@@ -438,55 +439,18 @@ async def test_being_in_no_pod_is_said(monkeypatch):
 # -- proxies
 
 
-@asynccontextmanager
-async def connect_proxy() -> AsyncIterator[tuple[str, list[str]]]:
-    """Run a proxy that lets CONNECT through to wherever; give its URL and the heads of the requests it got."""
-    heads: list[str] = []
-    tasks: set[asyncio.Task] = set()
-
-    async def pump(reader, writer):
-        try:
-            while chunk := await reader.read(65536):
-                writer.write(chunk)
-                await writer.drain()
-        finally:
-            writer.close()
-
-    async def serve(reader, writer):
-        tasks.add(asyncio.current_task())
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        heads.append(head)
-        if not head.startswith("CONNECT "):
-            writer.write(b"HTTP/1.1 405 No\r\nContent-Length: 0\r\n\r\n")
-            writer.close()
-            return
-        host, _, port = head.split()[1].rpartition(":")
-        upstream_reader, upstream_writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        await asyncio.gather(pump(reader, upstream_writer), pump(upstream_reader, writer), return_exceptions=True)
-
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://user:pass-word@127.0.0.1:{listener.sockets[0].getsockname()[1]}", heads
-    finally:
-        listener.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # closed writers close their sockets in the next round
-
-
 async def test_everything_goes_through_the_kubeconfigs_proxy(authority):
-    async with secured(authority) as server, connect_proxy() as (proxy, heads):
-        trust = {
-            "certificate-authority-data": data(authority["ca.pem"]),
-            "tls-server-name": "api.fleet.test",
-            "proxy-url": proxy,
-        }
-        async with await Cluster.from_kubeconfig("x", config=kubeconfig(server.url, cluster=trust)) as cluster:
-            assert await get(cluster) == "train"
-        assert heads[0].startswith(f"CONNECT {server.url.removeprefix('https://')} ")
-        assert base64.b64encode(b"user:pass-word").decode() in heads[0]
+    with ConnectProxy(lambda _, port: port) as proxy:
+        async with secured(authority) as server:
+            trust = {
+                "certificate-authority-data": data(authority["ca.pem"]),
+                "tls-server-name": "api.fleet.test",
+                "proxy-url": proxy.url.replace("//", "//user:pass-word@"),
+            }
+            async with await Cluster.from_kubeconfig("x", config=kubeconfig(server.url, cluster=trust)) as cluster:
+                assert await get(cluster) == "train"
+        assert proxy.heads[0].startswith(f"CONNECT {server.url.removeprefix('https://')} ")
+        assert base64.b64encode(b"user:pass-word").decode() in proxy.heads[0]
 
 
 async def test_a_dead_proxy_is_an_error_without_its_password(authority):
