@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 from airflow_provider_multikueue.clusters.client import JOBS, PODS, Cluster
 from airflow_provider_multikueue.sandbox.airflow import TASK_ENDS, LocalAirflow
+from airflow_provider_multikueue.sandbox.airflow_rest import AirflowApiError
 from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.api import Sandbox
 
@@ -38,16 +39,57 @@ def granting(fleet: Sandbox) -> Sandbox:
 
 
 @pytest.fixture(scope="session")
-def airflow(fleet: Sandbox) -> Iterator[LocalAirflow]:
+def airflow(fleet: Sandbox) -> Iterator[RecordingAirflow]:
     """A real Airflow that knows the fleet as ``multikueue_default``."""
     python = os.environ.get("MULTIKUEUE_TEST_AIRFLOW_PYTHON", sys.executable)
-    with LocalAirflow(
+    with RecordingAirflow(
         dags=HERE / "dags",
         python=python,
         connections={"multikueue_default": fleet.connection()},
         settings={"core.sensitive_var_conn_names": "kube_config"},
     ) as airflow:
         yield airflow
+
+
+class RecordingAirflow(LocalAirflow):
+    """An Airflow that knows which runs the test asked it for."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.asked: list[tuple[str, str]] = []
+
+    async def trigger(self, dag_id: str, *, conf: Mapping[str, Any] | None = None, run_id: str | None = None) -> str:
+        """Start a run and remember it."""
+        run = await super().trigger(dag_id, conf=conf, run_id=run_id)
+        self.asked.append((dag_id, run))
+        return run
+
+    async def logs_of_asked(self) -> list[tuple[str, str]]:
+        """Return the title and the end of the log of each task instance of those runs."""
+        found = []
+        try:
+            for dag_id, run in self.asked:
+                for task in await self.task_instances(dag_id, run):
+                    name, index, tries = task["task_id"], task["map_index"], task["try_number"]
+                    text = await self.task_text(dag_id, run, name, map_index=index) if tries else ""
+                    found.append((f"{dag_id}.{name}[{index}], try {tries}: {task['state']}", text[-6000:]))
+        except AirflowApiError as error:
+            found.append(("the others", f"Not known: {error}"))
+        return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the logs of a failed test's runs: a task's own words say why, and the Airflow is gone afterwards."""
+    report = yield
+    for airflow in getattr(item, "funcargs", {}).values():
+        if not isinstance(airflow, RecordingAirflow):
+            continue
+        if report.when == "call" and report.failed:
+            report.sections += airflow.sync(airflow.logs_of_asked())
+        if report.when == "teardown":
+            airflow.asked.clear()
+    return report
 
 
 class Watcher:

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from tests.airflow.conftest import HERE, Watcher, job, prefix, start, started, until_gone
+from tests.airflow.conftest import HERE, RecordingAirflow, Watcher, job, prefix, start, started, until_gone
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
 
@@ -23,7 +23,7 @@ def airflow_2(fleet: Sandbox) -> Iterator[LocalAirflow]:
     if PYTHON is None:
         pytest.skip("MULTIKUEUE_TEST_AIRFLOW_2_PYTHON names no interpreter; `make test` sets it")
     connections = {"multikueue_default": fleet.connection()}
-    with LocalAirflow(dags=HERE / "dags", python=Path(PYTHON), connections=connections) as airflow:
+    with RecordingAirflow(dags=HERE / "dags", python=Path(PYTHON), connections=connections) as airflow:
         yield airflow
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from tests.airflow.conftest import HERE, start
+from tests.airflow.conftest import HERE, RecordingAirflow, start
 from tests.sandbox.kind_manifests import RESULT, jobset
 
 pytestmark = [pytest.mark.airflow, pytest.mark.fleet, pytest.mark.timeout(600)]
@@ -34,7 +34,7 @@ def airflow(kinds_fleet: Sandbox) -> Iterator[LocalAirflow]:
     """An Airflow for this fleet."""
     for region in kinds_fleet.regions:
         kinds_fleet.capacity(region, **({"after": 0.5} if region == REGION else {"mode": "starve"}))
-    with LocalAirflow(dags=HERE / "dags", connections={"multikueue_default": kinds_fleet.connection()}) as airflow:
+    with RecordingAirflow(dags=HERE / "dags", connections={"multikueue_default": kinds_fleet.connection()}) as airflow:
         yield airflow
 
 

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_multikueue.decisions.report import validate_report
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from tests.airflow.conftest import HERE, Watcher, job, prefix, task_processes
+from tests.airflow.conftest import HERE, RecordingAirflow, Watcher, job, prefix, task_processes
 
 pytestmark = [pytest.mark.airflow, pytest.mark.fleet, pytest.mark.timeout(1500)]
 
@@ -40,7 +40,7 @@ def fragile(fleet: Sandbox) -> Iterator[LocalAirflow]:
     """An Airflow of its own, since its processes will not live long."""
     for region in fleet.regions:
         fleet.capacity(region, mode="grant", after=0.5)
-    with LocalAirflow(
+    with RecordingAirflow(
         dags=HERE / "dags", connections={"multikueue_default": fleet.connection()}, settings=QUICK
     ) as airflow:
         yield airflow

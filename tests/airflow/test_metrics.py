@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from tests.airflow.conftest import HERE, job, start, until_shown
+from tests.airflow.conftest import HERE, RecordingAirflow, job, start, until_shown
 from tests.statsd import Sample, StatsdServer
 
 pytestmark = [pytest.mark.airflow, pytest.mark.fleet, pytest.mark.timeout(300)]
@@ -30,7 +30,7 @@ def server() -> Iterator[StatsdServer]:
 @pytest.fixture(scope="module")
 def airflow(server: StatsdServer, multikueue_sandbox: Sandbox) -> Iterator[LocalAirflow]:
     """A real Airflow that sends its metrics to the server."""
-    with LocalAirflow(
+    with RecordingAirflow(
         dags=HERE / "dags",
         python=os.environ.get("MULTIKUEUE_TEST_AIRFLOW_PYTHON", sys.executable),
         connections={"multikueue_default": multikueue_sandbox.connection()},

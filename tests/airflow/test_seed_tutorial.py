@@ -18,7 +18,7 @@ import yaml
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from tests.airflow.conftest import HERE, task_processes
+from tests.airflow.conftest import HERE, RecordingAirflow, task_processes
 from tests.gkecloud import PROJECT, GkeCloud
 
 PYTHON = os.environ.get("MULTIKUEUE_TEST_GOOGLE_PYTHON")
@@ -64,7 +64,7 @@ def airflow(gke: GkeCloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     fleet["kueue"]["manifests"] = str(gke.sandbox.folder / "kueue.yaml")
     (dags / "fleet.yaml").write_text(yaml.safe_dump(fleet))
     connections = {"google_cloud_default": gke.connection, "multikueue_seed": connection(dags / "fleet.yaml", gke)}
-    with LocalAirflow(
+    with RecordingAirflow(
         dags=dags,
         python=Path(str(PYTHON)),
         connections=connections,
