@@ -83,7 +83,7 @@ def _cluster(cluster: dict[str, Any]) -> Iterator[str]:
 
 
 def _credentials(credentials: dict[str, Any]) -> Iterator[str]:
-    from airflow_provider_multikueue.fleets.credential_report import duration
+    from airflow_provider_multikueue.decisions.narrate import duration
 
     seconds = credentials["expires_in_seconds"]
     end = "" if seconds is None else f", ends in {duration(seconds)}" if seconds > 0 else ", has ended"

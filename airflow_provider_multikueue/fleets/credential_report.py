@@ -12,11 +12,12 @@ from airflow_provider_multikueue.clusters.connect_gateway import FleetMember
 from airflow_provider_multikueue.clusters.credentials import InCluster, InlineKubeconfig, KubeconfigFile
 from airflow_provider_multikueue.clusters.gke import GkeCluster
 from airflow_provider_multikueue.clusters.kubeconfig import read_file, select
+from airflow_provider_multikueue.decisions.narrate import duration
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.clusters.credentials import Access, Source
 
-__all__ = ["credential_report", "duration"]
+__all__ = ["credential_report"]
 
 SOON = 86400.0
 """Seconds before the end of credentials that nothing renews at which it is worth a warning."""
@@ -72,7 +73,7 @@ def _renewal(access: Access, now: float, *, renewed: bool) -> str:
         return f"none, but read anew {early}after a 401, in case they were replaced"
     if access.renew_at is None:
         return "read anew after a 401; no end is known"
-    return f"read anew {duration(max(0.0, access.renew_at - now))} after they were loaded, and after a 401"
+    return f"read anew {duration(round(access.renew_at - now))} after they were loaded, and after a 401"
 
 
 def _warnings(access: Access, now: float, *, renewed: bool) -> Iterator[str]:
@@ -80,17 +81,9 @@ def _warnings(access: Access, now: float, *, renewed: bool) -> Iterator[str]:
         yield "TLS is not verified: whoever is in between can read the token."
     for name, end in access.ends.items():
         if end <= now:
-            yield f"its {name} ended {duration(now - end)} ago."
+            yield f"its {name} ended {duration(round(now - end))} ago."
         elif end - now < SOON and not renewed:
-            yield f"its {name} ends in {duration(end - now)} and nothing renews it: longer jobs lose their task."
-
-
-def duration(seconds: float) -> str:
-    """Return a time as people say it: in the largest unit of which there are two."""
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{round(seconds / size)} {unit}"
-    return f"{round(seconds)} s"
+            yield f"its {name} ends in {duration(round(end - now))} and nothing renews it: longer jobs lose their task."
 
 
 def _bare(proxy: str | None) -> str | None:

@@ -26,11 +26,11 @@ def report(**user):
 
 
 def test_a_fixed_token_that_ends_soon_is_a_warning():
-    found, warnings = report(token=token(exp=time.time() + 1200))
+    found, warnings = report(token=token(exp=time.time() + 1205))
     assert found["sort"] == "fixed token"
-    assert found["expires_in_seconds"] == pytest.approx(1200, abs=5)
+    assert found["expires_in_seconds"] == pytest.approx(1205, abs=5)
     assert found["renewal"].startswith("none")
-    assert any("20 minutes" in warning for warning in warnings)
+    assert any("ends in 20 min" in warning for warning in warnings)
 
 
 def test_a_renewed_token_is_said_to_end_but_is_no_warning(tmp_path):
@@ -57,7 +57,7 @@ def test_a_token_file_is_renewed(tmp_path):
     (tmp_path / "config").write_text(yaml.safe_dump(config))
     found, warnings = credential_report(KubeconfigFile(path=str(tmp_path / "config")))
     assert (found["sort"], warnings) == ("token file", [])
-    assert "read anew 60 s after" in found["renewal"]
+    assert "read anew 1 min after" in found["renewal"]
 
 
 def test_a_proxy_is_shown_without_its_password_and_lost_verification_is_a_warning():
