@@ -23,12 +23,12 @@ T = TypeVar("T")
 KILL_SECONDS = 25.0
 """Below the 30 s that Airflow gives an ``on_kill`` in all."""
 
-SETTLED_SECONDS = 4.0
+SETTLED_SECONDS = 10.0
 """How long a task is deferred at least.
 
-Airflow's scheduler fails a task that is queued again before it has noticed that the process which deferred it ended
-(``process_executor_events``: the executor's "success" then looks like the end of the new process). It looks about once
-a second, seldom when busy; a job that ends at once would be faster.
+Airflow's scheduler fails a task that runs again before it has noticed that the process which deferred it ended: the
+executor's late "success" then looks like the end of the new process (``process_executor_events``; apache/airflow#72716,
+where 7 s were seen). A job that ends at once would be faster; one that gets GPUs hardly ever is.
 """
 
 

@@ -38,8 +38,12 @@ class GkeCloud(GkeServer):
     """The clusters of the bare sandbox, each to be had by the name of its context, in its region."""
 
     sandbox: Sandbox = field(kw_only=True)
-    seconds: float = 1.5
-    """How long an operation takes at least."""
+    seconds: float = 6.0
+    """How long an operation takes at least: real ones take minutes.
+
+    Airflow's scheduler fails a deferred task that runs again before it has noticed that the process which deferred it
+    ended (apache/airflow#72716), and processes with Google's libraries take seconds to end.
+    """
     refused: dict[str, tuple[grpc.StatusCode, str]] = field(default_factory=dict)
     """How GKE answers to the creation of a cluster of that name."""
     half_made: dict[str, str] = field(default_factory=dict)

@@ -121,9 +121,9 @@ class BringUp:
             await Etcd.forget(self._folder, key)
             await self._starter.start([self._api_server(cluster)])
             await self._make_bare(cluster)
-            await self._starter.end("agent")
-            await self._start_agent(self._clusters)
-            if key != MANAGER:
+            if key != MANAGER:  # which has no nodes for the agent to make anew
+                await self._starter.end("agent")
+                await self._start_agent(self._clusters)
                 await self._until_nodes(cluster)
 
     def _api_server(self, cluster: Cluster) -> Program:

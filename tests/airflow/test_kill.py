@@ -56,7 +56,8 @@ def test_a_cleared_task_never_has_two_jobs(airflow: LocalAirflow, granting: Sand
     until_gone(airflow, watcher, name)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.fleet)])
+@pytest.mark.fleet
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_triggerer_that_ends_leaves_the_job_to_the_next(
     airflow: LocalAirflow, granting: Sandbox, watcher: Watcher, number: signal.Signals
 ) -> None:
