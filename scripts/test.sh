@@ -40,17 +40,27 @@ on_fleet() {
     --cov --cov-append --cov-report=term --durations=10 "$@"
 }
 
-marked_fleet() { # there may be none
-  "$python" -m pytest tests/sandbox tests/airflow -m fleet --durations=10 "$@" || [[ $? == 5 ]]
+# The tests with the marker fleet come in parts, so that the fleets of one are gone before the next.
+faults=(tests/sandbox/test_faults_*.py)
+kinds=(tests/sandbox/test_*kind*.py tests/airflow/test_jobset.py)
+setups=(tests/sandbox/test_{setup,from_file}.py tests/airflow/test_{setup_operators,seed_tutorial}.py)
+
+marked() { # what pytest takes of them
+  "$python" -m pytest -m fleet --durations=10 "$@"
 }
 
 long() {
-  local python_google
-  python_google="$(scripts/environment.sh google)" || exit
+  MULTIKUEUE_TEST_AIRFLOW_2_PYTHON="$python_2"
+  MULTIKUEUE_TEST_GOOGLE_PYTHON="$(scripts/environment.sh google)" || exit
+  export MULTIKUEUE_TEST_AIRFLOW_2_PYTHON MULTIKUEUE_TEST_GOOGLE_PYTHON
+  part "faults of a fleet" marked "${faults[@]}" "$@"
+  part "kinds of jobs" marked "${kinds[@]}" "$@"
+  part "setting fleets up" marked "${setups[@]}" "$@"
   fleet
+  part "other long tests" marked tests/sandbox tests/airflow \
+    "${faults[@]/#/--ignore=}" "${kinds[@]/#/--ignore=}" "${setups[@]/#/--ignore=}" "$@"
   part "tests on a fleet, Airflow 2.11" env "MULTIKUEUE_TEST_AIRFLOW_PYTHON=$python_2" \
     "$python" -m pytest tests/airflow -m "not fleet" --durations=10 "$@"
-  MULTIKUEUE_TEST_GOOGLE_PYTHON="$python_google" part "long tests, Airflow 3.3" marked_fleet "$@"
   part "tests with the accounts of deploy/rbac" env MULTIKUEUE_TEST_ACCOUNTS=shipped \
     "$python" -m pytest tests/sandbox tests/airflow -m "not fleet" --durations=10 "$@"
 }

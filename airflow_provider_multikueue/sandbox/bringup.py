@@ -112,6 +112,8 @@ class BringUp:
         """Make a bare cluster anew, as if it had been deleted and created: nothing of what it had is left."""
         cluster = self._clusters[key]
         async with self._emptying:
+            if key != MANAGER:  # only regions have nodes, and those of the new cluster are to be the new agent's
+                await self._starter.end("agent")
             node, running = self._kueue_nodes.pop(key)
             running.cancel()
             await asyncio.wait([running])
@@ -121,8 +123,7 @@ class BringUp:
             await Etcd.forget(self._folder, key)
             await self._starter.start([self._api_server(cluster)])
             await self._make_bare(cluster)
-            if key != MANAGER:  # which has no nodes for the agent to make anew
-                await self._starter.end("agent")
+            if key != MANAGER:
                 await self._start_agent(self._clusters)
                 await self._until_nodes(cluster)
 
