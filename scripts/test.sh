@@ -4,7 +4,8 @@
 #   scripts/test.sh          unit tests on both Airflow versions, then all that needs a fleet, on Airflow 3.3
 #   scripts/test.sh unit     the unit tests alone, on both versions
 #   scripts/test.sh on-fleet what needs a fleet alone, on Airflow 3.3
-#   scripts/test.sh long     the same on Airflow 2.11, the tests with the marker fleet, and the others with the accounts of deploy/rbac
+#   scripts/test.sh broad    of the tests with the marker fleet those that CI runs too
+#   scripts/test.sh long     all tests with the marker fleet, the others on Airflow 2.11 and with the accounts of deploy/rbac
 #
 # All parts are run, so that one round shows everything; fails if any part did.
 set -uo pipefail
@@ -43,10 +44,16 @@ on_fleet() {
 # The tests with the marker fleet come in parts, so that the fleets of one are gone before the next.
 faults=(tests/sandbox/test_faults_*.py)
 kinds=(tests/sandbox/test_*kind*.py tests/airflow/test_jobset.py)
+broad=(tests/sandbox/test_{cluster_profiles,connect_proxy,doctor,explain,gke,submit}.py tests/airflow/test_{kill,reap,secrets}.py)
 setups=(tests/sandbox/test_{setup,from_file}.py tests/airflow/test_{setup_operators,seed_tutorial}.py)
 
 marked() { # what pytest takes of them
   "$python" -m pytest -m fleet --durations=10 "$@"
+}
+
+broad() {
+  fleet
+  part "tests that CI runs too" marked "${broad[@]}" "$@"
 }
 
 long() {
@@ -56,9 +63,9 @@ long() {
   part "faults of a fleet" marked "${faults[@]}" "$@"
   part "kinds of jobs" marked "${kinds[@]}" "$@"
   part "setting fleets up" marked "${setups[@]}" "$@"
-  fleet
+  broad "$@"
   part "other long tests" marked tests/sandbox tests/airflow \
-    "${faults[@]/#/--ignore=}" "${kinds[@]/#/--ignore=}" "${setups[@]/#/--ignore=}" "$@"
+    "${faults[@]/#/--ignore=}" "${kinds[@]/#/--ignore=}" "${setups[@]/#/--ignore=}" "${broad[@]/#/--ignore=}" "$@"
   part "tests on a fleet, Airflow 2.11" env "MULTIKUEUE_TEST_AIRFLOW_PYTHON=$python_2" \
     "$python" -m pytest tests/airflow -m "not fleet" --durations=10 "$@"
   part "tests with the accounts of deploy/rbac" env MULTIKUEUE_TEST_ACCOUNTS=shipped \
@@ -73,8 +80,9 @@ case "${1:-all}" in
     ;;
   unit) unit "${@:2}" ;;
   on-fleet) on_fleet "${@:2}" ;;
+  broad) broad "${@:2}" ;;
   long) long "${@:2}" ;;
-  *) echo "usage: scripts/test.sh [unit|on-fleet|long] [pytest's options]" >&2; exit 2 ;;
+  *) echo "usage: scripts/test.sh [unit|on-fleet|broad|long] [pytest's options]" >&2; exit 2 ;;
 esac
 
 if ((${#failed[@]})); then
