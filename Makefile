@@ -26,7 +26,7 @@ test: setup setup-2.11 ## unit tests on both Airflow versions, then everything o
 test-unit: setup setup-2.11 ## unit tests on both Airflow versions
 	@scripts/test.sh unit
 
-test-fleet: setup setup-2.11 ## the long ones: the fleet's tests on Airflow 2.11, and those marked fleet
+test-fleet: setup setup-2.11 ## all that takes longer: broad tests, faults, kinds, setting up, Airflow 2.11, least privilege
 	@scripts/test.sh long
 
 demo: setup ## a DAG on a real fleet and a real Airflow, followed here from start to end

@@ -4,8 +4,8 @@
 #   scripts/test.sh          unit tests on both Airflow versions, then all that needs a fleet, on Airflow 3.3
 #   scripts/test.sh unit     the unit tests alone, on both versions
 #   scripts/test.sh on-fleet what needs a fleet alone, on Airflow 3.3
-#   scripts/test.sh broad    of the tests with the marker fleet those that CI runs too
-#   scripts/test.sh long     all tests with the marker fleet, the others on Airflow 2.11 and with the accounts of deploy/rbac
+#   scripts/test.sh broad    the tests with the marker broad, which CI runs too
+#   scripts/test.sh long     these and the marked fleet; the others on Airflow 2.11 and with the accounts of deploy/rbac
 #
 # All parts are run, so that one round shows everything; fails if any part did.
 set -uo pipefail
@@ -37,14 +37,13 @@ fleet() {
 on_fleet() {
   fleet
   part "tests on a fleet, Airflow 3.3" env "MULTIKUEUE_TEST_AIRFLOW_2_PYTHON=$python_2" \
-    "$python" -m pytest tests/sandbox tests/airflow -m "not fleet" \
+    "$python" -m pytest tests/sandbox tests/airflow -m "not fleet and not broad" \
     --cov --cov-append --cov-report=term --durations=10 "$@"
 }
 
 # The tests with the marker fleet come in parts, so that the fleets of one are gone before the next.
 faults=(tests/sandbox/test_faults_*.py)
 kinds=(tests/sandbox/test_*kind*.py tests/airflow/test_jobset.py)
-broad=(tests/sandbox/test_{cluster_profiles,connect_proxy,doctor,explain,gke,submit}.py tests/airflow/test_{kill,reap,secrets}.py)
 setups=(tests/sandbox/test_{setup,from_file}.py tests/airflow/test_{setup_operators,seed_tutorial}.py)
 
 marked() { # what pytest takes of them
@@ -53,7 +52,8 @@ marked() { # what pytest takes of them
 
 broad() {
   fleet
-  part "tests that CI runs too" marked "${broad[@]}" "$@"
+  part "broad tests on a fleet, Airflow 3.3" env "MULTIKUEUE_TEST_AIRFLOW_2_PYTHON=$python_2" \
+    "$python" -m pytest tests/sandbox tests/airflow -m broad --durations=10 "$@"
 }
 
 long() {
@@ -65,7 +65,7 @@ long() {
   part "setting fleets up" marked "${setups[@]}" "$@"
   broad "$@"
   part "other long tests" marked tests/sandbox tests/airflow \
-    "${faults[@]/#/--ignore=}" "${kinds[@]/#/--ignore=}" "${setups[@]/#/--ignore=}" "${broad[@]/#/--ignore=}" "$@"
+    "${faults[@]/#/--ignore=}" "${kinds[@]/#/--ignore=}" "${setups[@]/#/--ignore=}" "$@"
   part "tests on a fleet, Airflow 2.11" env "MULTIKUEUE_TEST_AIRFLOW_PYTHON=$python_2" \
     "$python" -m pytest tests/airflow -m "not fleet" --durations=10 "$@"
   part "tests with the accounts of deploy/rbac" env MULTIKUEUE_TEST_ACCOUNTS=shipped \

@@ -12,7 +12,7 @@ from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.airflow.conftest import HERE, RecordingAirflow, Watcher, job, prefix, start, started, until_gone
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.airflow, pytest.mark.broad, pytest.mark.timeout(400)]
 
 PYTHON = os.environ.get("MULTIKUEUE_TEST_AIRFLOW_2_PYTHON")
 

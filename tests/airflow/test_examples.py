@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.api import Sandbox
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.airflow, pytest.mark.broad, pytest.mark.timeout(400)]
 
 ON_AIRFLOW_2 = "MULTIKUEUE_TEST_AIRFLOW_PYTHON" in os.environ
 """The long tests run again on Airflow 2.11, which that variable names."""

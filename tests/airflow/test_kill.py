@@ -24,6 +24,7 @@ def test_a_task_marked_failed_takes_its_job_along(
     assert airflow.sync(airflow.task_state(dag_id, run, "train")) == "failed"
 
 
+@pytest.mark.broad
 def test_a_kept_job_outlives_its_task(airflow: LocalAirflow, granting: Sandbox, watcher: Watcher) -> None:
     run, name = started(airflow, "kept")
     airflow.sync(airflow.mark("kept", run, "train", "failed"))
@@ -32,6 +33,7 @@ def test_a_kept_job_outlives_its_task(airflow: LocalAirflow, granting: Sandbox, 
     assert len(watcher.jobs(name)) == 1
 
 
+@pytest.mark.broad
 def test_a_cleared_task_never_has_two_jobs(airflow: LocalAirflow, granting: Sandbox, watcher: Watcher) -> None:
     run, name = started(airflow, "deferred")
     (before,) = watcher.jobs(name)
@@ -56,7 +58,7 @@ def test_a_cleared_task_never_has_two_jobs(airflow: LocalAirflow, granting: Sand
     until_gone(airflow, watcher, name)
 
 
-@pytest.mark.fleet
+@pytest.mark.broad
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_triggerer_that_ends_leaves_the_job_to_the_next(
     airflow: LocalAirflow, granting: Sandbox, watcher: Watcher, number: signal.Signals

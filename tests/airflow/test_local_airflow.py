@@ -14,7 +14,7 @@ from airflow_provider_multikueue.sandbox.airflow_config import HOME_MARK
 from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.leash import marked
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.broad]
 
 DAG = """
 import time

@@ -92,6 +92,7 @@ def test_the_tasks_deadline_holds_while_it_is_deferred(
     assert not watcher.pods("us-east4", prefix(manifest))
 
 
+@pytest.mark.broad
 def test_sensors_wait_for_a_job_that_another_task_submitted(airflow: LocalAirflow, granting: Sandbox) -> None:
     run = start(airflow, "split", job("import time\nprint('hello from afar', flush=True)\ntime.sleep(25)"))
     assert airflow.sync(airflow.wait_run("split", run)) == "success"

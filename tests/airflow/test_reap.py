@@ -17,7 +17,7 @@ from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.airflow.conftest import Watcher, started, until_gone
 
-pytestmark = [pytest.mark.airflow, pytest.mark.fleet, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.airflow, pytest.mark.broad, pytest.mark.timeout(300)]
 
 
 def api_connection(airflow: LocalAirflow) -> dict[str, Any]:

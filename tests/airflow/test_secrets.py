@@ -26,7 +26,7 @@ from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.airflow.conftest import job, start
 from tests.sandbox.accounts import Accounts
 
-pytestmark = [pytest.mark.airflow, pytest.mark.fleet, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.airflow, pytest.mark.broad, pytest.mark.timeout(300)]
 
 TASKS = ("train", "submit", "watch")
 

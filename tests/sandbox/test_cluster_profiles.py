@@ -26,7 +26,7 @@ from tests.sandbox.accounts import Accounts
 from tests.sandbox.test_hook import manifest
 from tests.unit.gkeserver import GkeServer
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.fleet]
+pytestmark = [pytest.mark.sandbox, pytest.mark.broad]
 
 GROUP = "multicluster.x-k8s.io"
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)

@@ -18,7 +18,7 @@ from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.connect_proxy import ConnectProxy
 from tests.sandbox.test_hook import manifest
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.fleet]
+pytestmark = [pytest.mark.sandbox, pytest.mark.broad]
 
 SUFFIX = "fleet.test"
 

@@ -16,7 +16,7 @@ from airflow_provider_multikueue.fleets.doctor import examine
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.sandbox.accounts import Accounts
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.fleet]
+pytestmark = [pytest.mark.sandbox, pytest.mark.broad]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from airflow_provider_multikueue.hooks import MultiKueueHook
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.sandbox.test_hook import manifest
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.fleet]
+pytestmark = [pytest.mark.sandbox, pytest.mark.broad]
 
 Explain = Callable[..., tuple[int, str, str]]
 

@@ -20,7 +20,7 @@ from tests.sandbox.accounts import Accounts
 from tests.sandbox.test_hook import manifest
 from tests.unit.gkeserver import GkeServer
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.fleet]
+pytestmark = [pytest.mark.sandbox, pytest.mark.broad]
 
 
 @pytest.fixture

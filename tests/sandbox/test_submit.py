@@ -221,7 +221,7 @@ async def test_a_held_job_is_judged_as_one_in_its_queue_before_anything_exists(
     assert "account" not in str(refused.value)
 
 
-@pytest.mark.fleet
+@pytest.mark.broad
 def test_a_kueue_that_is_away_for_a_while_is_waited_for(
     hook: MultiKueueHook, starving: Sandbox, multikueue_namespace: str
 ) -> None:
