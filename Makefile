@@ -20,7 +20,7 @@ format: setup ## format, and fix what can be fixed
 check: setup ## format, lint, types, layers
 	@scripts/check.sh
 
-test: setup setup-2.11 ## unit tests on both Airflow versions, then everything on a real fleet
+test: setup setup-2.11 ## unit tests on both Airflow versions, then the core on a real fleet
 	@scripts/test.sh
 
 test-unit: setup setup-2.11 ## unit tests on both Airflow versions

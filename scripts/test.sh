@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Run the tests.
 #
-#   scripts/test.sh          unit tests on both Airflow versions, then all that needs a fleet, on Airflow 3.3
+#   scripts/test.sh          unit tests on both Airflow versions, then the core on a fleet, on Airflow 3.3
 #   scripts/test.sh unit     the unit tests alone, on both versions
-#   scripts/test.sh on-fleet what needs a fleet alone, on Airflow 3.3
+#   scripts/test.sh on-fleet the core on a fleet alone
 #   scripts/test.sh broad    the tests with the marker broad, which CI runs too
 #   scripts/test.sh long     these and the marked fleet; the others on Airflow 2.11 and with the accounts of deploy/rbac
 #
@@ -13,6 +13,7 @@ cd "$(dirname "$0")/.."
 
 python="$PWD/.venv/bin/python"
 python_2="$(scripts/environment.sh 2.11)" || exit
+export MULTIKUEUE_TEST_AIRFLOW_2_PYTHON="$python_2"
 failed=()
 
 part() { # title, command...
@@ -36,8 +37,7 @@ fleet() {
 
 on_fleet() {
   fleet
-  part "tests on a fleet, Airflow 3.3" env "MULTIKUEUE_TEST_AIRFLOW_2_PYTHON=$python_2" \
-    "$python" -m pytest tests/sandbox tests/airflow -m "not fleet and not broad" \
+  part "tests on a fleet, Airflow 3.3" "$python" -m pytest tests/sandbox tests/airflow -m "not fleet and not broad" \
     --cov --cov-append --cov-report=term --durations=10 "$@"
 }
 
@@ -52,14 +52,12 @@ marked() { # what pytest takes of them
 
 broad() {
   fleet
-  part "broad tests on a fleet, Airflow 3.3" env "MULTIKUEUE_TEST_AIRFLOW_2_PYTHON=$python_2" \
-    "$python" -m pytest tests/sandbox tests/airflow -m broad --durations=10 "$@"
+  part "broad tests on a fleet, Airflow 3.3" "$python" -m pytest tests/sandbox tests/airflow -m broad --durations=10 "$@"
 }
 
 long() {
-  MULTIKUEUE_TEST_AIRFLOW_2_PYTHON="$python_2"
   MULTIKUEUE_TEST_GOOGLE_PYTHON="$(scripts/environment.sh google)" || exit
-  export MULTIKUEUE_TEST_AIRFLOW_2_PYTHON MULTIKUEUE_TEST_GOOGLE_PYTHON
+  export MULTIKUEUE_TEST_GOOGLE_PYTHON
   part "faults of a fleet" marked "${faults[@]}" "$@"
   part "kinds of jobs" marked "${kinds[@]}" "$@"
   part "setting fleets up" marked "${setups[@]}" "$@"

@@ -21,7 +21,7 @@ PYTHON = os.environ.get("MULTIKUEUE_TEST_AIRFLOW_2_PYTHON")
 def airflow_2(fleet: Sandbox) -> Iterator[LocalAirflow]:
     """An Airflow 2.11 that knows the fleet."""
     if PYTHON is None:
-        pytest.skip("MULTIKUEUE_TEST_AIRFLOW_2_PYTHON names no interpreter; `make test` sets it")
+        pytest.skip("MULTIKUEUE_TEST_AIRFLOW_2_PYTHON names no interpreter; `scripts/test.sh` sets it")
     connections = {"multikueue_default": fleet.connection()}
     with RecordingAirflow(dags=HERE / "dags", python=Path(PYTHON), connections=connections) as airflow:
         yield airflow

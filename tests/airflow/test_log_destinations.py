@@ -20,7 +20,7 @@ from airflow_provider_multikueue.clusters import cloud_logging, gke
 from airflow_provider_multikueue.decisions.rights import RIGHTS
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from tests.airflow.conftest import HERE, RecordingAirflow, Watcher, job, prefix, start
+from tests.airflow.conftest import HERE, Watcher, job, prefix, start
 from tests.sandbox.accounts import Accounts
 from tests.unit.gkeserver import GkeServer
 from tests.unit.loggingserver import LoggingServer
@@ -137,7 +137,7 @@ def test_lines_come_from_cloud_logging_where_pods_may_not_be_read(
     with google(without_logs, tmp_path) as (_, variables), LoggingServer().running() as logging:
         variables |= {cloud_logging.API_ENDPOINT: logging.address}
         with (
-            RecordingAirflow(
+            LocalAirflow(
                 dags=HERE / "dags", python=sys.executable, connections=connections, variables=variables
             ) as airflow,
             Agent(fleet, namespace, logging),

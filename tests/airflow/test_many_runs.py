@@ -10,7 +10,7 @@ from airflow_provider_multikueue.decisions.names import DEPLOYMENT_LABEL
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from tests.airflow.conftest import HERE, LONG, RecordingAirflow, Watcher, job, prefix, started, until_gone, until_shown
+from tests.airflow.conftest import HERE, LONG, Watcher, job, prefix, started, until_gone, until_shown
 
 pytestmark = [pytest.mark.airflow, pytest.mark.fleet, pytest.mark.timeout(600)]
 
@@ -48,7 +48,7 @@ def test_two_airflows_share_a_fleet_without_touching_each_others_jobs(
     connection = granting.connection()
     connection["extra"]["deployment"] = "another"
     manifest = job(LONG)
-    with RecordingAirflow(dags=HERE / "dags", connections={"multikueue_default": connection}) as other:
+    with LocalAirflow(dags=HERE / "dags", connections={"multikueue_default": connection}) as other:
         for each in (airflow, other):
             each.sync(each.wait_dag("deferred"))
             each.sync(each.trigger("deferred", conf={"job": manifest}, run_id="the-same"))

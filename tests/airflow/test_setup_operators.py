@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from tests.airflow.conftest import HERE, RecordingAirflow
+from tests.airflow.conftest import HERE
 
 pytestmark = [pytest.mark.airflow, pytest.mark.fleet, pytest.mark.timeout(1500)]
 
@@ -35,7 +36,7 @@ def fleet(bare_sandbox: Sandbox, tmp_path: Path) -> tuple[Path, str]:
 def test_each_operator_plans_does_and_undoes(fleet: tuple[Path, str], version: str) -> None:
     if PYTHONS[version] is None:
         pytest.skip("MULTIKUEUE_TEST_AIRFLOW_2_PYTHON names no interpreter; `make test-fleet` sets it")
-    with RecordingAirflow(dags=HERE / "dags", python=Path(str(PYTHONS[version]))) as airflow:
+    with LocalAirflow(dags=HERE / "dags", python=Path(str(PYTHONS[version]))) as airflow:
         conf = {"fleet": str(fleet[0]), "worker": fleet[1]}
         run = airflow.sync(airflow.trigger(DAG, conf=conf))
         state = airflow.sync(airflow.wait_run(DAG, run, within=1200))

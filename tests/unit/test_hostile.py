@@ -101,9 +101,7 @@ CONFIG = apiserver.kubeconfig(
 @example({**CONFIG, "contexts": [{"name": "here", "context": {"cluster": ["c"], "user": {"a": 1}}}]})
 @example({**CONFIG, "users": [{"name": "u", "user": {"exec": {"command": "sh"}}}]})
 @example({**CONFIG, "clusters": [{"name": "c", "cluster": {"server": "https://[::1"}}]})
-@example(
-    {**CONFIG, "clusters": [{"name": "c", "cluster": {"server": "https://a", "certificate-authority-data": "0000"}}]}
-)
+@example({**CONFIG, "clusters": [{"name": "c", "cluster": {"server": "https://a", CA: "0000"}}]})
 def test_an_inline_kubeconfig_is_access_or_an_error_that_quotes_no_secret(config: Any) -> None:
     text = yaml.safe_dump(config)
     _, said = attempt(
