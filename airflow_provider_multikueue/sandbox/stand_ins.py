@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+import yaml
+
 from airflow_provider_multikueue.decisions.kinds import MULTIKUEUE, find_kind, get_at, kind_of, outcome, pod_templates
 
 __all__ = ["STAND_INS", "Children", "is_over", "is_suspended"]
@@ -126,8 +128,13 @@ def _jobset(job: Object, template: Object) -> Object:
 
 
 async def ray_job(job: Object, children: Children) -> Object:
-    """Run the cluster's pods, then the submitter, as a Job; its end is the job's."""
+    """Run the cluster's pods, then the submitter, as a Job; its end is the job's. What is not valid ends at once."""
     name, spec = job["metadata"]["name"], job["spec"]
+    try:
+        yaml.safe_load(spec.get("runtimeEnvYAML") or "")
+    except yaml.YAMLError as error:
+        refused = {"jobDeploymentStatus": "ValidationFailed", "reason": "ValidationFailed"}
+        return {**refused, "message": f"failed to unmarshal runtimeEnvYAML: {error}"}
     status = {"startTime": _now(), "rayClusterName": name, "jobId": name, **(job.get("status") or {})}
     cluster = spec["rayClusterSpec"]
     head = await children.ensure(_ray_pod(name, "headgroup", "head", 0, cluster["headGroupSpec"]["template"]))

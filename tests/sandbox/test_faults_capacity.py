@@ -30,6 +30,19 @@ async def test_a_region_that_failed_once_is_made_to_ask_again(site: Site) -> Non
     assert "it runs" in job.log.output
 
 
+@overlapping(kueue=BOTH)
+async def test_with_quota_in_all_regions_only_the_one_with_capacity_is_ever_claimed(site: Site) -> None:
+    site.only(ASIA, after=8)
+    job = await site.start(shell("echo it runs"))
+    outcome = await job.outcome()
+    assert outcome.error is None
+    assert outcome.report is not None
+    assert [each["region"] for each in outcome.report["dispatches"]] == [ASIA]
+    assert [each["region"] for each in job.placements] == [ASIA]
+    assert [line for line in job.log.lines if line.startswith("Admitted") and ASIA not in line] == []
+    assert job.log.count("Moved") == 0
+
+
 @overlapping
 async def test_a_dead_region_is_named_and_the_others_are_waited_for(site: Site) -> None:
     site.only(US, mode="fail", after=1, text="no capacity in us-east4")

@@ -101,3 +101,11 @@ def test_the_longest_name_still_runs(trial: Trial, kind: str) -> None:
     outcome = trial.run(manifest)
     assert outcome.error is None, f"{outcome.error}\n{trial.log.text}"
     assert len(trial.job["metadata"]["name"]) == name_budget(kind_of(manifest), manifest)
+
+
+def test_a_ray_job_that_its_operator_finds_invalid_ends_though_kueue_goes_on(trial: Trial) -> None:
+    outcome = trial.run(ray("true", "true", "true", runtimeEnvYAML="{not closed"))
+    assert type(outcome.error) is JobFailedError, f"{outcome.error}\n{trial.log.text}"
+    assert "ValidationFailed" in str(outcome.error)
+    assert "failed to unmarshal runtimeEnvYAML" in str(outcome.error)
+    trial.delete_without_leftovers(REGION)

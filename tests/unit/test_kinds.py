@@ -176,6 +176,7 @@ def conditions(*types: str) -> dict[str, Any]:
         ("ray.io/v1", "RayJob", {"status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}}, True),
         ("ray.io/v1", "RayJob", {"status": {"jobDeploymentStatus": "Complete", "jobStatus": "STOPPED"}}, False),
         ("ray.io/v1", "RayJob", {"status": {"jobDeploymentStatus": "Failed", "jobStatus": "FAILED"}}, False),
+        ("ray.io/v1", "RayJob", {"status": {"jobDeploymentStatus": "ValidationFailed"}}, False),
         ("ray.io/v1", "RayJob", {"status": {"jobDeploymentStatus": "Running", "jobStatus": "SUCCEEDED"}}, None),
         ("workload.codeflare.dev/v1beta2", "AppWrapper", {"status": {"phase": "Succeeded"}}, True),
         ("v1", "Pod", {"status": {"phase": "Failed", "reason": "Evicted"}}, False),
