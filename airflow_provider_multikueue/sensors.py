@@ -81,7 +81,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
         if self.deferrable:
             known = self._waiting.run(lambda: self._follow(part, Orders(until="now", heal=False, may_delete=False)))
             if self._is_over(known):
-                return self._conclude(context, known)
+                return self._conclude_deferrable(context, known)
             self._defer(part, orders)
         return self._conclude(context, self._waiting.run(lambda: self._follow(part, orders, context["ti"].xcom_push)))
 
@@ -91,7 +91,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
         """Return the report that the trigger sent, or raise the error that it describes."""
         from airflow_provider_multikueue.decisions.outcome import Outcome
 
-        return self._conclude(context, Outcome.from_event(event))
+        return self._conclude_deferrable(context, Outcome.from_event(event))
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once (mode ``reschedule``)."""
@@ -102,6 +102,12 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
         """Whether one look has shown what is waited for: deferring for it would only be slower."""
         placed = outcome.report is not None and outcome.report["placement"] is not None
         return outcome.ended or (self.until == "admitted" and placed)
+
+    def _conclude_deferrable(self, context: Context, outcome: Outcome) -> dict[str, Any] | None:
+        """Write the placement too: the trigger may have had no turn for it, or there was none."""
+        if outcome.report is not None and outcome.report["placement"] is not None:
+            context["ti"].xcom_push("placement", outcome.report["placement"])
+        return self._conclude(context, outcome)
 
     def _conclude(self, context: Context, outcome: Outcome) -> dict[str, Any] | None:
         report, error = outcome.report, outcome.error

@@ -101,12 +101,12 @@ class MultiKueueJobTrigger(BaseTrigger):
         from airflow_provider_multikueue.object_storage import target_of
         from airflow_provider_multikueue.pushes import shared_pushes
 
-        pushes, ti, orders = shared_pushes(), self._ti, Orders.from_json(self.orders)
+        pushes, orders = shared_pushes().of(self._ti), Orders.from_json(self.orders)
         push = PlacementPush(
             self.job,
-            lambda key, value: pushes.put(ti, key, value),
+            pushes.put,
             opened=MultiKueueHook(self.multikueue_conn_id).open(),
-            ready=lambda: pushes.prepare(ti),  # opening asks the supervisor too, and comes first
+            ready=pushes.prepare,  # opening asks the supervisor too, and comes first
         )
         see = f", see {orders.log_uri}" if orders.log_uri else ""
         async with shared_emitter().sink(self.log, see=see) as sink:
@@ -119,10 +119,10 @@ class MultiKueueJobTrigger(BaseTrigger):
                     on_placement=push.place,
                     on_cancel=lambda following: uninterrupted(following.hand_over()),
                     target=target_of(orders.log_uri),
-                    reader=_reader(ti),
+                    reader=_reader(self._ti),
                 )
             finally:
-                pushes.drop(ti)
+                pushes.drop()
 
     async def _kill(self) -> None:
         from airflow_provider_multikueue.hooks import LogSink, owner_of_task
