@@ -1,4 +1,4 @@
-"""A real Prometheus on loopback that scrapes a fleet's Kueue as the manifests of deploy/monitoring say."""
+"""A real Prometheus on loopback that scrapes a fleet's Kueue as the fleet's own PodMonitoring says."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from airflow_provider_multikueue.sandbox.api import Sandbox
+from airflow_provider_multikueue.sandbox.fleet_file import fleet_file
+from airflow_provider_multikueue.sandbox.spec import FleetSpec
+from airflow_provider_multikueue.setup.description import parse
+from airflow_provider_multikueue.setup.monitoring import monitoring_objects
 
 ROOT = Path(__file__).parents[1]
 MONITORING = ROOT / "deploy" / "monitoring"
@@ -45,9 +47,12 @@ def kueue_clusters(fleet: Sandbox) -> dict[str, tuple[str, str]]:
 
 
 def manifest(key: str) -> list[dict[str, Any]]:
-    """Return the objects of deploy/monitoring for the manager, or for a worker."""
-    text = (MONITORING / ("kueue-manager.yaml" if key == "manager" else "kueue-worker.yaml")).read_text()
-    return [each for each in yaml.safe_load_all(text) if each]
+    """Return what setting a fleet up makes on the manager, or on a worker, so that its metrics are collected.
+
+    A unit test holds deploy/monitoring to the same.
+    """
+    described = parse(fleet_file(FleetSpec(bare=True), Path("kubeconfig")), where="the sandbox")
+    return monitoring_objects(described, "manager" if key == "manager" else "worker")
 
 
 def scrape_config(fleet: Sandbox, key: str, token: str) -> dict[str, Any]:

@@ -216,7 +216,8 @@ class Cluster:
         home = self._root / "run" / f"{self.key}-kueue"
         for name, text in zip(("tls.crt", "tls.key"), webhook.texts, strict=True):
             write_private(home / "webhook" / name, text)
-        configuration = shipped | self._kueue_configuration(home) | overrides
+        ours = self._kueue_configuration(home, {"enableClusterQueueResources": True})
+        configuration = shipped | ours | overrides
         write_private(home / "configuration.json", json.dumps(configuration))
         user = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
         groups = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}")
@@ -232,7 +233,8 @@ class Cluster:
     def installed_kueue(self, configuration: dict[str, Any], arguments: Iterable[str]) -> Program:
         """Return how to start a Kueue that somebody else installed, so configured, but for what loopback needs."""
         home = self.home("kueue")
-        write_private(home / "configuration.json", json.dumps(configuration | self._kueue_configuration(home)))
+        ours = self._kueue_configuration(home, configuration.get("metrics", {}))
+        write_private(home / "configuration.json", json.dumps(configuration | ours))
         user = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
         groups = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}")
         return self._program(
@@ -254,11 +256,11 @@ class Cluster:
         prepare = {"jobset": _jobset_arguments, "training-operator": _training_arguments}[controller.program]
         return self._program(controller.program, f"--kubeconfig={access}", *prepare(home, ports))
 
-    def _kueue_configuration(self, home: Path) -> dict[str, Any]:
+    def _kueue_configuration(self, home: Path, metrics: dict[str, Any]) -> dict[str, Any]:
         ports = self.ports
         return {
             "health": {"healthProbeBindAddress": f"127.0.0.1:{ports.health}"},
-            "metrics": {"bindAddress": f"127.0.0.1:{ports.metrics}", "enableClusterQueueResources": True},
+            "metrics": {**metrics, "bindAddress": f"127.0.0.1:{ports.metrics}"},
             "webhook": {"host": "127.0.0.1", "port": ports.webhook, "certDir": str(home / "webhook")},
             "leaderElection": {"leaderElect": False},
         }

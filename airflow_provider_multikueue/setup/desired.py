@@ -19,12 +19,12 @@ __all__ = [
     "FLEET_LABEL",
     "KUEUE_NAMESPACE",
     "PART_LABEL",
+    "RBAC_API",
     "WORKER_LABEL",
     "Part",
     "access_objects",
     "link_objects",
     "manager_objects",
-    "monitoring_objects",
     "owned",
     "worker_kubeconfig",
     "worker_objects",
@@ -111,23 +111,6 @@ def manager_objects(fleet: FleetDescription) -> list[Object]:
         *_teams(fleet, set(fleet.queues)),
     ]
     return [owned(each, fleet=fleet.name, part=Part.MANAGER) for each in objects]
-
-
-def monitoring_objects(fleet: FleetDescription) -> list[Object]:
-    """Return what lets Google's Managed Service for Prometheus collect Kueue's metrics."""
-    if not fleet.pod_monitoring:
-        return []
-    endpoint = {
-        "port": 8443,
-        "scheme": "https",
-        "interval": fleet.monitoring_interval,
-        "tls": {"insecureSkipVerify": True},
-        "authorization": {"type": "Bearer"},
-    }
-    labels = {"app.kubernetes.io/name": "kueue", "control-plane": "controller-manager"}
-    spec = {"selector": {"matchLabels": labels}, "endpoints": [endpoint]}
-    each = _object("monitoring.googleapis.com/v1", "PodMonitoring", "kueue", namespace=KUEUE_NAMESPACE, spec=spec)
-    return [owned(each, fleet=fleet.name, part=Part.MONITORING)]
 
 
 def access_objects(fleet: FleetDescription, name: str) -> list[Object]:

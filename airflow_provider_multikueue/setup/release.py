@@ -77,13 +77,20 @@ def _configure(objects: list[Object], fleet: FleetDescription) -> str:
     for each in objects:
         if each["kind"] == "ConfigMap" and CONFIG_KEY in each.get("data", {}):
             shipped = yaml.safe_load(each["data"][CONFIG_KEY]) or {}
-            ours = {"integrations": {"frameworks": sorted(fleet.kueue.frameworks)}}
-            merged = _merged(_merged(shipped, ours), fleet.kueue.configuration)
+            merged = _merged(_merged(shipped, _settings(fleet)), fleet.kueue.configuration)
             each["data"][CONFIG_KEY] = text = yaml.safe_dump(merged, sort_keys=True)
             return text
     raise FleetConfigurationError(
         f"{fleet.where}: `kueue.manifests` have no ConfigMap with {CONFIG_KEY}. Give the manifests of a Kueue release."
     )
+
+
+def _settings(fleet: FleetDescription) -> Object:
+    """Return what a fleet sets in Kueue's configuration; the fleet file's own settings go first."""
+    return {
+        "integrations": {"frameworks": sorted(fleet.kueue.frameworks)},
+        "metrics": {"enableClusterQueueResources": True},  # without it the dashboards' quota panels are empty
+    }
 
 
 def _configuration_in_deployment(objects: list[Object], digest: str) -> None:

@@ -39,7 +39,11 @@ KINDS: Final[Mapping[Part, tuple[tuple[str, str], ...]]] = {
         *(("v1", kind) for kind in ("ServiceAccount", "ConfigMap", "Secret", "Service", "Namespace")),
         ("apps/v1", "Deployment"),
     ),
-    Part.MONITORING: (("monitoring.googleapis.com/v1", "PodMonitoring"),),
+    Part.MONITORING: (
+        ("monitoring.googleapis.com/v1", "PodMonitoring"),
+        *((RBAC, kind) for kind in ("ClusterRoleBinding", "RoleBinding", "Role")),
+        *(("v1", kind) for kind in ("Secret", "ServiceAccount")),
+    ),
     Part.WORKER: (("v1", "Namespace"), *((KUEUE, kind) for kind in _KUEUE_KINDS)),
     Part.MANAGER: (("v1", "Namespace"), *((KUEUE, kind) for kind in _KUEUE_KINDS)),
     Part.ACCESS: (

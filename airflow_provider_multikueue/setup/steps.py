@@ -25,6 +25,7 @@ from airflow_provider_multikueue.setup.carry_out import (
     until_kueue_answers,
 )
 from airflow_provider_multikueue.setup.desired import KUEUE_NAMESPACE, WORKER_LABEL, Part
+from airflow_provider_multikueue.setup.monitoring import monitoring_objects
 from airflow_provider_multikueue.setup.plan import Action, Change, Plan
 from airflow_provider_multikueue.setup.release import DEPLOYMENT, kueue_objects
 from airflow_provider_multikueue.setup.source import read_release
@@ -121,7 +122,7 @@ class FleetSetup:
             await self._do(name, plan)
         if not self._options.plan_only:
             await until_kueue_answers(cluster, DEPLOYMENT, KUEUE_NAMESPACE, self._patience())
-        monitoring = desired.monitoring_objects(self.fleet)
+        monitoring = monitoring_objects(self.fleet, "manager" if name == MANAGER else "worker")
         watched = await survey(await self._place(name, Part.MONITORING), monitoring, force=self._options.force)
         await self._do(name, watched)
         return plan + watched

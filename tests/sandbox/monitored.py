@@ -89,7 +89,7 @@ class Monitored:
 
 @contextmanager
 def monitored(fleet: Sandbox, folder: Path) -> Iterator[Monitored]:
-    """Apply deploy/monitoring to the fleet, let it be scraped, and make the history."""
+    """Make the fleet's accounts for metrics, let it be scraped, and make the history."""
     tokens = asyncio.run(_accounts(fleet))
     scrapes = [scrape_config(fleet, key, token) for key, token in tokens.items()]
     exporter, statsd = free_port(), free_port()
@@ -109,12 +109,12 @@ def monitored(fleet: Sandbox, folder: Path) -> Iterator[Monitored]:
     ):
         begun = time.monotonic()
         _history(fleet, prometheus, send)
-        seen = {key: _read(scrape) for key, scrape in zip(tokens, scrapes, strict=False)}
+        seen = {key: read_endpoint(scrape) for key, scrape in zip(tokens, scrapes, strict=False)}
         yield Monitored(fleet, prometheus, seen, time.monotonic() - begun)
 
 
 async def _accounts(fleet: Sandbox) -> dict[str, str]:
-    """Apply the accounts of deploy/monitoring and return the token of each cluster's."""
+    """Make the accounts that read metrics and return the token of each cluster's."""
 
     async def account(key: str, context: str) -> str:
         async with await Cluster.from_kubeconfig(context, path=str(fleet.kubeconfig), context=context) as cluster:
@@ -139,7 +139,8 @@ async def _accounts(fleet: Sandbox) -> dict[str, str]:
     return dict(zip(clusters, found, strict=True))
 
 
-def _read(scrape: dict[str, Any]) -> str:
+def read_endpoint(scrape: dict[str, Any]) -> str:
+    """Return what a Kueue's endpoint says to who scrapes it."""
     (target,) = scrape["static_configs"][0]["targets"]
     bearer = f"{scrape['authorization']['type']} {scrape['authorization']['credentials']}"
     request = urllib.request.Request(f"https://{target}/metrics", headers={"Authorization": bearer})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import subprocess
 import sys
@@ -13,17 +14,20 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue.clusters.client import ApiError, Cluster
+from airflow_provider_multikueue.clusters.client import SECRETS, ApiError, Cluster
 from airflow_provider_multikueue.decisions.names import Identity
 from airflow_provider_multikueue.hooks import MultiKueueHook
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from airflow_provider_multikueue.setup.desired import FLEET_LABEL
 from airflow_provider_multikueue.setup.state import KINDS, resource_of
+from tests.prometheus import kueue_clusters, scrape_config
+from tests.sandbox.monitored import read_endpoint
 from tests.sandbox.test_hook import manifest
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(1500)]
 
 ASIA = "multikueue-dws-worker-asia"
+MONITORINGS = resource_of("monitoring.googleapis.com/v1", "PodMonitoring")
 PLENTY = 600
 
 
@@ -58,6 +62,24 @@ class Fleet:
     def left(self) -> list[str]:
         """Return what carries the fleet's label on any of the clusters."""
         return asyncio.run(self._left())
+
+    def endpoints(self) -> dict[str, str]:
+        """Return what each Kueue says to who scrapes it as its PodMonitoring has it, with the token it names."""
+        return asyncio.run(self._endpoints())
+
+    async def _endpoints(self) -> dict[str, str]:
+        found = {}
+        for key, (context, _) in kueue_clusters(self.bare).items():
+            path = str(self.bare.kubeconfig)
+            async with await Cluster.from_kubeconfig("c", path=path, context=context) as cluster:
+                (monitoring,), _ = await cluster.list(MONITORINGS)
+                (endpoint,) = monitoring["spec"]["endpoints"]
+                named = endpoint["authorization"]["credentials"]["secret"]
+                secret = await cluster.get(SECRETS, named["name"], "kueue-system")
+            token = base64.b64decode(secret["data"][named["key"]]).decode()
+            name = f"{monitoring['metadata']['name']} {key}"
+            found[name] = await asyncio.to_thread(read_endpoint, scrape_config(self.bare, key, token))
+        return found
 
     async def _left(self) -> list[str]:
         found = []
@@ -119,6 +141,16 @@ def test_a_fleet_is_made_changed_and_deleted(fleet: Fleet, monkeypatch: pytest.M
     code, said = fleet.run("delete")
     assert code == 0, said
     assert fleet.left() == []
+
+
+def test_its_own_monitoring_collects_what_the_dashboards_ask_for(fleet: Fleet):
+    code, said = fleet.run("apply")
+    assert code == 0, said
+    endpoints = fleet.endpoints()
+    regions = ("europe-west4", "us-east4", "asia-southeast1")
+    assert set(endpoints) == {"kueue-manager manager", *(f"kueue-worker {region}" for region in regions)}
+    for text in endpoints.values():
+        assert 'kueue_cluster_queue_nominal_quota{cluster_queue="dws-cluster-queue"' in text
 
 
 def test_someone_elses_object_is_left_alone(fleet: Fleet):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from airflow_provider_multikueue.sandbox.fleet_file import fleet_file
 from airflow_provider_multikueue.sandbox.spec import FleetSpec
 from airflow_provider_multikueue.setup import desired
 from airflow_provider_multikueue.setup.description import FleetDescription, parse, schema
+from airflow_provider_multikueue.setup.monitoring import Role, monitoring_objects
 from airflow_provider_multikueue.setup.plan import Action, Plan, compare, deletion_order, making_order
 from airflow_provider_multikueue.setup.quantities import canonical
 from airflow_provider_multikueue.setup.release import CONFIG_ANNOTATION, kueue_objects
+from airflow_provider_multikueue.setup.state import KINDS
 
-EXAMPLE = Path(__file__).parents[2] / "example_dags/fleet.yaml"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "example_dags/fleet.yaml"
 LABEL = (desired.FLEET_LABEL, "seed")
 
 
@@ -72,6 +76,43 @@ def test_the_managers_account_may_touch_nothing_but_workloads_and_the_chosen_kin
 def test_every_object_carries_the_fleet_and_its_part(fleet):
     every = [*desired.manager_objects(fleet), *desired.worker_objects(fleet, "multikueue-dws-worker-eu")]
     assert all(each["metadata"]["labels"][desired.FLEET_LABEL] == "seed" for each in every)
+
+
+def without_labels(each: dict[str, Any]) -> dict[str, Any]:
+    metadata = {key: value for key, value in each["metadata"].items() if key != "labels"}
+    return {**each, "metadata": metadata}
+
+
+@pytest.mark.parametrize("role", ["manager", "worker"])
+def test_a_fleets_monitoring_is_what_the_shipped_manifests_make(fleet: FleetDescription, role: Role):
+    text = (ROOT / f"deploy/monitoring/kueue-{role}.yaml").read_text()
+    shipped = {each["kind"]: each for each in yaml.safe_load_all(text)}
+    made = monitoring_objects(fleet, role)
+    assert {each["kind"]: without_labels(each) for each in made} == shipped
+    assert all(
+        each["metadata"]["labels"] == {desired.FLEET_LABEL: "seed", desired.PART_LABEL: "monitoring"} for each in made
+    )
+
+
+def test_the_label_job_of_a_fleets_metrics_is_what_dashboards_and_alerts_ask_for(fleet: FleetDescription):
+    roles: tuple[Role, ...] = ("manager", "worker")
+    objects = [each for role in roles for each in monitoring_objects(fleet, role)]
+    jobs = {each["metadata"]["name"] for each in objects if each["kind"] == "PodMonitoring"}
+    asked = set()
+    for name in ("alerts.yaml", "grafana-dashboard.json"):
+        text = (ROOT / "deploy/monitoring" / name).read_text().replace("\\", "")
+        asked |= {job for each in re.findall(r'job=~?"([^"]+)"', text) for job in each.split("|")}
+    assert jobs == asked
+
+
+def test_all_that_monitoring_makes_is_looked_for_when_it_is_removed(fleet: FleetDescription):
+    kinds = {(each["apiVersion"], each["kind"]) for each in monitoring_objects(fleet, "manager")}
+    assert kinds == set(KINDS[desired.Part.MONITORING])
+
+
+def test_a_fleet_without_monitoring_makes_nothing_for_it(content):
+    content["monitoring"]["pod_monitoring"] = False
+    assert monitoring_objects(parse(content, where="f"), "manager") == []
 
 
 @pytest.mark.parametrize(
@@ -180,6 +221,19 @@ def manifests(version: str = "0.19.1") -> list[dict[str, Any]]:
     }
     data = {"controller_manager_config.yaml": "integrations: {frameworks: [pod]}\nhealth: {}\n"}
     return [deployment, {"kind": "ConfigMap", "metadata": {"name": "kueue-manager-config"}, "data": data}]
+
+
+def kueue_configuration(content: dict[str, Any]) -> dict[str, Any]:
+    objects = kueue_objects(manifests(), parse(content, where="f"))
+    data = next(each for each in objects if each["kind"] == "ConfigMap")["data"]
+    configuration: dict[str, Any] = yaml.safe_load(data["controller_manager_config.yaml"])
+    return configuration
+
+
+def test_kueue_reports_the_quotas_that_the_dashboards_show_unless_told_otherwise(content):
+    assert kueue_configuration(content)["metrics"] == {"enableClusterQueueResources": True}
+    content["kueue"]["configuration"] = {"metrics": {"enableClusterQueueResources": False}}
+    assert kueue_configuration(content)["metrics"] == {"enableClusterQueueResources": False}
 
 
 def test_another_configuration_is_another_pod_template(content):

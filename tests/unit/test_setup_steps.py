@@ -14,7 +14,7 @@ import yaml
 from airflow_provider_multikueue.clusters import gke
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
 from airflow_provider_multikueue.fleet_files import open_fleet_file
-from airflow_provider_multikueue.setup.desired import FLEET_LABEL
+from airflow_provider_multikueue.setup.desired import FLEET_LABEL, PART_LABEL
 from airflow_provider_multikueue.setup.steps import FleetSetup, Options
 from tests.unit.apiserver import kubeconfig, status
 from tests.unit.gkeserver import GkeServer
@@ -25,6 +25,10 @@ EU = "multikueue-dws-worker-eu"
 WEBHOOK = "/apis/kueue.x-k8s.io/v1beta2/resourceflavors"
 DEPLOYMENT = "/apis/apps/v1/namespaces/kueue-system/deployments/kueue-controller-manager"
 FLAVOR = f"{WEBHOOK}/default-dws-flavor"
+MONITORING = {
+    *("ServiceAccount", "Secret", "ClusterRoleBinding", "Role", "RoleBinding"),
+    "PodMonitoring",
+}
 NOT_YET = status(500, 'failed calling webhook "mresourceflavor.kb.io": connection refused', reason="InternalError")
 
 
@@ -90,7 +94,7 @@ async def test_a_webhook_that_never_answers_is_named_and_the_next_run_continues(
     server.on("POST", WEBHOOK, {})
     async with clusters.steps() as setup:
         plan = await setup.install("manager")
-    assert {change.kind for change in plan.work} == {"PodMonitoring"}
+    assert {change.kind for change in plan.work} == MONITORING
 
 
 async def test_an_object_that_meets_a_webhook_too_early_is_applied_again(clusters: Clusters):
@@ -108,6 +112,41 @@ async def _only_flavor(setup: FleetSetup) -> Any:
 
     flavors = [each for each in desired.worker_objects(setup.fleet, EU) if each["kind"] == "ResourceFlavor"]
     return await survey(await setup._place(EU, Part.WORKER), flavors)
+
+
+PODS = "/apis/monitoring.googleapis.com/v1/namespaces/kueue-system/podmonitorings"
+
+
+async def test_monitoring_is_made_by_role_and_removed_with_its_account(clusters: Clusters):
+    async with clusters.steps() as setup:
+        await setup.install("manager")
+        await setup.install(EU)
+        found = {name: set(server.objects) for name, server in clusters.servers.items()}
+        plan = await setup.remove("manager")
+    assert f"{PODS}/kueue-manager" in found["manager"]
+    assert f"{PODS}/kueue-worker" in found[EU]
+    assert {each.kind for each in plan.work if each.name.startswith("kueue-m")} >= MONITORING
+    assert clusters.servers["manager"].objects == {}
+
+
+async def test_a_pod_monitoring_of_an_earlier_name_is_replaced(clusters: Clusters):
+    server, name = clusters.servers["manager"], f"{PODS}/kueue"
+    labels = {FLEET_LABEL: "seed", PART_LABEL: "monitoring"}
+    server.objects[name] = {"metadata": {"name": "kueue", "namespace": "kueue-system", "uid": "1", "labels": labels}}
+    async with clusters.steps() as setup:
+        await setup.install("manager")
+    assert name not in server.objects
+    assert f"{PODS}/kueue-manager" in server.objects
+
+
+async def test_monitoring_that_someone_else_has_applied_stays_as_it_is(clusters: Clusters):
+    server, name = clusters.servers["manager"], f"{PODS}/kueue-manager"
+    theirs = {"metadata": {"name": "kueue-manager", "namespace": "kueue-system", "uid": "1"}, "spec": {}}
+    server.objects[name] = {"kind": "PodMonitoring", "apiVersion": "monitoring.googleapis.com/v1", **theirs}
+    with pytest.raises(FleetConfigurationError, match="PodMonitoring kueue-system/kueue-manager: it was not made for"):
+        async with clusters.steps() as setup:
+            await setup.install("manager")
+    assert server.objects[name]["metadata"] == theirs["metadata"]
 
 
 async def test_an_image_that_cannot_be_pulled_is_told(clusters: Clusters):
