@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LOG", "LOG_FOLLOW", "PROBE", "UNARY", "WATCH", "Mask", "SourceAnew", "Timeouts", "Transport"]
 
-Mask = Callable[[Iterable[str]], Awaitable[None]]
-"""Hides texts in all logs of this process."""
+Mask = Callable[[Iterable[str], object], Awaitable[None]]
+"""Hides texts in all logs of this process, at least while the object that uses them is there and has no others."""
 SourceAnew = Callable[[], Awaitable["Source | None"]]
 """Asks whoever gave the source whether there is another one by now."""
 
@@ -194,7 +194,7 @@ class Transport:
                 self._source = await self._source_anew() or self._source
             access = await asyncio.to_thread(self._source.load)
             if self._mask is not None:
-                await self._mask(access.secrets)
+                await self._mask(access.secrets, self)
         except Exception as error:
             if self._access is None:
                 raise

@@ -80,7 +80,7 @@ async def test_the_secrets_of_kueue_are_read_anew_after_a_refusal(server, tmp_pa
     server.on("GET", SECRET, given("first-token"))
     masked: set[str] = set()
 
-    async def mask(texts: Iterable[str]) -> None:
+    async def mask(texts: Iterable[str], _: object) -> None:
         masked.update(texts)
 
     async with open_fleet(fleet(server, tmp_path, "manager_secrets"), mask=mask) as opened:

@@ -249,7 +249,7 @@ async def test_a_connection_is_looked_up_again_after_a_401_and_its_new_token_is_
         looked.append(1)
         return inline(server, "second-token")
 
-    async def mask(secrets) -> None:
+    async def mask(secrets, _) -> None:
         hidden.update(secrets)
 
     async with open_fleet(inline(server, "first-token"), look_up=look_up, mask=mask) as fleet:

@@ -229,7 +229,7 @@ async def test_a_fleet_by_resource_names_outlives_its_tokens(google, server, mon
     assert key.extra["keyfile_dict"]["private_key"] in config.secrets()
     masked: set[str] = set()
 
-    async def mask(texts: Iterable[str]) -> None:
+    async def mask(texts: Iterable[str], _: object) -> None:
         masked.update(texts)
 
     async with open_fleet(config, mask=mask) as fleet:
