@@ -21,11 +21,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 from airflow_provider_multikueue.clusters import exec_plugin, tls
 from airflow_provider_multikueue.clusters.expiry import end_of_certificate, end_of_token, renew_at
-from airflow_provider_multikueue.clusters.kubeconfig import configuration_error, read_file, select
-from airflow_provider_multikueue.clusters.proxy import proxy_for
+from airflow_provider_multikueue.clusters.kubeconfig import USER_TEXTS, configuration_error, read_file, select
+from airflow_provider_multikueue.clusters.proxy import is_loopback, proxy_for
 from airflow_provider_multikueue.decisions.secret_texts import secret_leaves
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Access", "InCluster", "InlineKubeconfig", "KubeconfigFile", "Source", "access_for"]
 
 AUTH_PROVIDER_TIMEOUT = 45.0
+CREDENTIALS = ("exec", "auth-provider", *USER_TEXTS)
+"""A user's keys that prove who it is."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -143,19 +146,7 @@ class _Proof:
 
 def access_for(cluster: Mapping[str, Any], user: Mapping[str, Any], *, expires: float | None = None) -> Access:
     """Return access for a cluster and a user in a kubeconfig's words; ``expires`` where the user's entry is a token."""
-    server = str(cluster["server"]).rstrip("/")
-    if not server.startswith(("https://", "http://")):
-        raise configuration_error(f"{server!r} is not the address of an API server.", "It must begin with https://.")
-    try:
-        proxy = cluster.get("proxy-url") or proxy_for(server, os.environ)
-    except ValueError:
-        raise configuration_error(
-            f"{server!r} is not the address of an API server.", "Write it as host:port."
-        ) from None
-    if proxy and not str(proxy).startswith(("http://", "https://")):
-        raise configuration_error(
-            f"The proxy of {server} is not an HTTP proxy.", "Only http:// and https:// proxies are supported."
-        )
+    server, proxy = _way(cluster, user)
     proof = _proof(cluster, user)
     if expires is not None:
         proof = replace(proof, expires=expires)
@@ -178,6 +169,31 @@ def access_for(cluster: Mapping[str, Any], user: Mapping[str, Any], *, expires: 
         fingerprint=settings.fingerprint(server, cluster.get("tls-server-name"), proxy),
         secrets=frozenset(_secrets({"proxy-url": proxy}, user, proof)),
     )
+
+
+def _way(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return the server's address and the proxy that leads there; credentials go over TLS, or stay on this host."""
+    server = str(cluster["server"]).rstrip("/")
+    if not server.startswith(("https://", "http://")):
+        raise configuration_error(f"{server!r} is not the address of an API server.", "It must begin with https://.")
+    try:
+        url = urlsplit(server)
+        proxy = cluster.get("proxy-url") or proxy_for(server, os.environ)
+        here = all(is_loopback(urlsplit(each).hostname or "") for each in (server, proxy) if each)
+    except ValueError:
+        raise configuration_error(
+            f"{server!r} is not the address of an API server.", "Write it as host:port."
+        ) from None
+    if proxy and not str(proxy).startswith(("http://", "https://")):
+        raise configuration_error(
+            f"The proxy of {server} is not an HTTP proxy.", "Only http:// and https:// proxies are supported."
+        )
+    if url.scheme == "http" and not here and (url.username or any(map(user.get, CREDENTIALS))):
+        raise configuration_error(
+            f"The kubeconfig has credentials for http://{url.hostname}: whoever is in between could read them.",
+            "Write the server's https:// address; plain http is taken on loopback and without credentials only.",
+        )
+    return server, proxy
 
 
 def _secrets(cluster: Mapping[str, Any], user: Mapping[str, Any], proof: _Proof) -> Iterator[str]:

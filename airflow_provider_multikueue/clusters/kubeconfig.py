@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_provider_multikueue.decisions.plain_yaml import plain_yaml
 
-__all__ = ["configuration_error", "parse", "read_file", "select"]
+__all__ = ["USER_TEXTS", "configuration_error", "parse", "read_file", "select"]
 
 FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 CLUSTER_TEXTS = ("server", "tls-server-name", "proxy-url", "certificate-authority", "certificate-authority-data")

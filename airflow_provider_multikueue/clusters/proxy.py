@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-__all__ = ["proxy_for"]
+__all__ = ["is_loopback", "proxy_for"]
 
 
 def proxy_for(server: str, environ: Mapping[str, str]) -> str | None:
@@ -21,7 +21,7 @@ def proxy_for(server: str, environ: Mapping[str, str]) -> str | None:
         return None
     port = url.port or (443 if url.scheme == "https" else 80)
     excluded = (environ.get("NO_PROXY") or environ.get("no_proxy") or "").split(",")
-    if _loopback(url.hostname) or any(_matches(url.hostname, port, rule.strip()) for rule in excluded):
+    if is_loopback(url.hostname) or any(_matches(url.hostname, port, rule.strip()) for rule in excluded):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
@@ -33,7 +33,8 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether what is sent to ``host`` stays on this machine."""
     address = _address(host)
     return host == "localhost" or (address is not None and address.is_loopback)
 

@@ -299,6 +299,42 @@ async def test_a_server_that_is_no_url_is_refused():
     assert "https://" in await refusal(config=kubeconfig("file:///etc/passwd"))
 
 
+# -- plain http
+
+
+@pytest.mark.parametrize("server", ["http://10.0.0.5:8080", "http://api.fleet.test", "http://127.0.0.1@api.fleet.test"])
+@pytest.mark.parametrize(
+    "user",
+    [
+        {"token": "some-token"},
+        {"tokenFile": "/there"},
+        {"username": "u", "password": "some-token"},
+        {"exec": {"command": "touch", "args": ["owned"]}},
+        {"auth-provider": {"name": "gcp"}},
+        {"client-certificate-data": "eA=="},
+    ],
+    ids=lambda user: next(iter(user)),
+)
+async def test_credentials_are_not_sent_without_tls(tmp_path, server, user):
+    text = await refusal(path=written(tmp_path / "config", kubeconfig(server, **user)))
+    assert "https://" in text
+    assert "some-token" not in text
+
+
+async def test_a_password_in_a_plain_address_is_not_sent_either():
+    assert "a-word" not in await refusal(config=kubeconfig("http://u:a-word@10.0.0.5"))
+
+
+async def test_plain_http_on_loopback_through_a_proxy_elsewhere_is_not_loopback():
+    cluster = {"proxy-url": "http://10.0.0.5:3128"}
+    assert "https://" in await refusal(config=kubeconfig("http://127.0.0.1:1", cluster=cluster, token="t"))
+
+
+async def test_plain_http_without_credentials_is_taken():
+    async with await Cluster.from_kubeconfig("x", config=kubeconfig("http://10.0.0.5:8080")) as cluster:
+        assert cluster.server == "http://10.0.0.5:8080"
+
+
 # -- TLS
 
 
