@@ -15,7 +15,7 @@ import logging
 import re
 import time
 import weakref
-from collections import deque
+from collections import OrderedDict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -262,8 +262,7 @@ class Emitter:
         self._left = [records_per_second * BURST, bytes_per_second * BURST]
         self._filled = time.monotonic()
         self._quota = Quota(disk_bytes)
-        self._queue: deque[TaskSink] = deque()
-        self._queued: set[TaskSink] = set()
+        self._queue: OrderedDict[TaskSink, None] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
         self._hurried = Bell()
 
@@ -273,18 +272,14 @@ class Emitter:
 
     def wake(self, sink: TaskSink) -> None:
         """Give the sink its turn soon."""
-        if sink not in self._queued:
-            self._queued.add(sink)
-            self._queue.append(sink)
+        self._queue.setdefault(sink)
         if self._task is None or self._task.done():
             # in a context of its own, since it is no task's
             self._task = asyncio.get_running_loop().create_task(self._run(), context=contextvars.Context())
 
     def forget(self, sink: TaskSink) -> None:
         """Drop the sink from the queue."""
-        if sink in self._queued:
-            self._queued.discard(sink)
-            self._queue.remove(sink)
+        self._queue.pop(sink, None)
 
     def hurry(self) -> None:
         """Wait for no more lines to join: a task that is done waits for its last ones to be out."""
@@ -313,16 +308,14 @@ class Emitter:
                 return False
             if time.monotonic() - started > SLICE:
                 return True
-            sink = self._queue.popleft()
-            self._queued.discard(sink)
+            sink, _ = self._queue.popitem(last=False)
             if sink.waiting:
                 most = CROWD_BYTES if len(self._queue) > CROWD else RECORD_BYTES
                 size = sink.emit(min(most, max(int(self._left[1]), SMALL_BYTES)))
                 self._left[0] -= 1
                 self._left[1] -= size
-            if sink.waiting and sink not in self._queued:
-                self._queued.add(sink)
-                self._queue.append(sink)
+            if sink.waiting:
+                self._queue.setdefault(sink)
         return bool(self._queue)
 
     def _refill(self, now: float) -> None:

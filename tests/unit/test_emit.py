@@ -167,6 +167,22 @@ async def test_a_cancelled_task_does_not_wait_for_its_log(log):
     assert log.of("nobody")[0].startswith("line 0 ")
 
 
+async def test_a_task_that_closes_while_others_wait_leaves_the_queue_and_they_keep_their_order(log, monkeypatch):
+    monkeypatch.setattr(emit, "LAST_RECORDS", 0)
+    emitter = Emitter()
+    sinks = []
+    for name in "abc":
+        task_of.set(name)
+        sinks.append(emitter.sink(log))
+        sinks[-1].record(logging.INFO, name)
+    sinks[0].record(logging.INFO, "a's second, for which it comes again last")
+    sinks[1].close()
+    sinks[1].close()
+    for sink in (sinks[0], sinks[2]):
+        assert await sink.flush(5)
+    assert [owner for _, owner, _, _ in log.records] == ["a", "c", "a"]
+
+
 async def test_a_log_that_is_gone_fails_nothing(log):
     def broken(level: int, form: str, text: str) -> None:
         raise BrokenPipeError
