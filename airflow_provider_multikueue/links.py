@@ -24,9 +24,11 @@ __all__ = [
     "PlacementPush",
     "StoredOutputLink",
     "WorkerPodsLink",
-    "links_of",
-    "push_links",
+    "manager_link",
+    "pods_link",
+    "push_manager_link",
     "push_output_link",
+    "push_pods_link",
 ]
 
 Put = Callable[[str, Any], object]
@@ -68,22 +70,34 @@ class StoredOutputLink(BaseOperatorLink):
 LINKS: tuple[BaseOperatorLink, ...] = (ManagerJobLink(), WorkerPodsLink(), StoredOutputLink())
 
 
-def links_of(fleet: Fleet, job: Mapping[str, Any], placement: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return the addresses of a job, by XCom key; what is no GKE cluster has none.
+def manager_link(fleet: Fleet, job: Mapping[str, Any]) -> dict[str, str]:
+    """Return the address of the job on the manager, by XCom key; empty where that is no GKE cluster."""
+    url = job_url(fleet.gke_cluster(None), job)
+    return {ManagerJobLink.xcom_key: url} if url else {}
+
+
+def pods_link(fleet: Fleet, job: Mapping[str, Any], placement: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the address of the job's pods, by XCom key; nothing before placement, or where no worker is a GKE cluster.
 
     Where some workers are GKE clusters, one that is not has an empty address: a moved job's old one would lead astray.
     """
-    found = {}
-    if manager := job_url(fleet.gke_cluster(None), job):
-        found[ManagerJobLink.xcom_key] = manager
-    if placement is not None and any(fleet.gke_cluster(name) for name in fleet.worker_names):
-        found[WorkerPodsLink.xcom_key] = job_url(fleet.gke_cluster(placement["cluster"]), job) or ""
-    return found
+    if placement is None or not any(fleet.gke_cluster(name) for name in fleet.worker_names):
+        return {}
+    return {WorkerPodsLink.xcom_key: job_url(fleet.gke_cluster(placement["cluster"]), job) or ""}
 
 
-def push_links(ti: Any, fleet: Fleet, job: Mapping[str, Any], placement: Mapping[str, Any] | None = None) -> None:
-    """Write a job's addresses as XComs of the running task instance."""
-    for key, url in links_of(fleet, job, placement).items():
+def push_manager_link(ti: Any, fleet: Fleet, job: Mapping[str, Any]) -> None:
+    """Write where the job is on the manager as an XCom of the running task instance, once: it never changes."""
+    _push(ti, manager_link(fleet, job))
+
+
+def push_pods_link(ti: Any, fleet: Fleet, job: Mapping[str, Any], placement: Mapping[str, Any] | None) -> None:
+    """Write where the job's pods are, or were last, as an XCom of the running task instance."""
+    _push(ti, pods_link(fleet, job, placement))
+
+
+def _push(ti: Any, links: Mapping[str, str]) -> None:
+    for key, url in links.items():
         ti.xcom_push(key, url)
 
 
@@ -94,12 +108,14 @@ def push_output_link(ti: Any, log_uri: str | None, job: Mapping[str, Any]) -> No
 
 
 class PlacementPush:
-    """Writes XCom ``placement`` and the links of a job that is being followed; ``put`` writes one XCom.
+    """Writes XCom ``placement`` and the link to the pods of a job that is followed; ``put`` writes one XCom.
+
+    The link to the manager was written by the task's process at submission. What has not changed is not written again.
 
     ``async with`` opens what ``opened`` opens, remembers the fleet, and calls ``ready``.
     """
 
-    __slots__ = ("_fleet", "_job", "_opened", "_put", "_ready")
+    __slots__ = ("_fleet", "_job", "_opened", "_put", "_ready", "_written")
 
     def __init__(
         self,
@@ -114,6 +130,7 @@ class PlacementPush:
         self._opened = opened
         self._ready = ready
         self._fleet: Fleet | None = None
+        self._written: dict[str, Any] = {}
 
     async def __aenter__(self) -> tuple[Fleet, object]:
         """Open, and return what was opened."""
@@ -129,7 +146,8 @@ class PlacementPush:
 
     def place(self, placement: dict[str, Any]) -> None:
         """Write where the job is now."""
-        self._put("placement", placement)
-        if self._fleet is not None:
-            for key, url in links_of(self._fleet, self._job, placement).items():
-                self._put(key, url)
+        links = pods_link(self._fleet, self._job, placement) if self._fleet is not None else {}
+        for key, value in {"placement": placement, **links}.items():
+            if self._written.get(key) != value:
+                self._written[key] = value
+                self._put(key, value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_multikueue._compat import BaseOperator, conf
 from airflow_provider_multikueue.decisions.orders import Orders
-from airflow_provider_multikueue.links import LINKS, push_links, push_output_link
+from airflow_provider_multikueue.links import LINKS, push_manager_link, push_output_link, push_pods_link
 from airflow_provider_multikueue.object_storage import check_uri
 from airflow_provider_multikueue.tasks import Waiting, WaitsForJob
 
@@ -219,7 +219,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             # A kill during the submission found no job to delete yet.
             if self._waiting.killed and self.on_kill_action == "delete":
                 await delete_on_manager(fleet, part)
-            push_links(context["ti"], fleet, part)
+            push_manager_link(context["ti"], fleet, part)
             push_output_link(context["ti"], self.log_uri, part)
             return part
 
@@ -266,7 +266,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         from airflow_provider_multikueue.fleets.submit import mark_reported
         from airflow_provider_multikueue.hooks import LogSink
 
-        push_links(ti, fleet, job, outcome.report and outcome.report["placement"])
+        push_pods_link(ti, fleet, job, outcome.report and outcome.report["placement"])
         failed = outcome.error is not None
         if outcome.deleted:
             return

@@ -15,7 +15,7 @@ from airflow_provider_multikueue._compat import (
 )
 from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.exceptions import JobDeadlineError
-from airflow_provider_multikueue.links import LINKS, push_links, push_output_link
+from airflow_provider_multikueue.links import LINKS, push_manager_link, push_output_link
 from airflow_provider_multikueue.object_storage import check_uri
 from airflow_provider_multikueue.tasks import Waiting, WaitsForJob
 
@@ -126,7 +126,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
 
         async with self.hook.open() as (fleet, _):
             part = await resolve(fleet, self.job)
-            push_links(context["ti"], fleet, part)
+            push_manager_link(context["ti"], fleet, part)
             push_output_link(context["ti"], self.log_uri, part)
             return part
 

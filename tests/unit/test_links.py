@@ -14,7 +14,14 @@ from airflow_provider_multikueue._compat import AIRFLOW_2
 from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.fleets.fleet import Fleet
 from airflow_provider_multikueue.fleets.rotation import Rotation
-from airflow_provider_multikueue.links import LINKS, ManagerJobLink, PlacementPush, WorkerPodsLink, links_of
+from airflow_provider_multikueue.links import (
+    LINKS,
+    ManagerJobLink,
+    PlacementPush,
+    WorkerPodsLink,
+    manager_link,
+    pods_link,
+)
 from airflow_provider_multikueue.operators import MultiKueueJobOperator
 from airflow_provider_multikueue.sensors import MultiKueueAdmissionSensor, MultiKueueJobSensor
 
@@ -40,26 +47,27 @@ def at(cluster: str) -> dict[str, Any]:
 
 
 def test_before_admission_there_is_the_managers_link_alone():
-    assert links_of(fleet(GKE), JOB) == {
+    assert pods_link(fleet(GKE), JOB, None) == {}
+    assert manager_link(fleet(GKE), JOB) == {
         "_link_ManagerJobLink": "https://console.cloud.google.com/kubernetes/job/europe-west4/manager/default/train-1"
         "/details?project=p"
     }
 
 
 def test_an_admitted_job_is_linked_where_its_pods_are():
-    assert "/job/us-east4/worker/" in links_of(fleet(GKE), JOB, at("us"))["_link_WorkerPodsLink"]
+    assert "/job/us-east4/worker/" in pods_link(fleet(GKE), JOB, at("us"))["_link_WorkerPodsLink"]
 
 
 @pytest.mark.parametrize("cluster", ["here", "unlisted"])
 def test_a_worker_that_is_no_gke_cluster_takes_the_link_away(cluster: str):
-    assert links_of(fleet(GKE), JOB, at(cluster))["_link_WorkerPodsLink"] == ""
+    assert pods_link(fleet(GKE), JOB, at(cluster))["_link_WorkerPodsLink"] == ""
 
 
 def test_a_fleet_without_gke_has_no_links_to_write():
-    assert links_of(fleet(PATHS), JOB, at("us")) == {}
+    assert manager_link(fleet(PATHS), JOB) == pods_link(fleet(PATHS), JOB, at("us")) == {}
 
 
-def test_what_follows_a_job_writes_its_placement_and_links_at_each_move():
+def test_what_follows_a_job_writes_its_placement_and_the_link_to_its_pods_when_they_change():
     written: list[tuple[str, Any]] = []
 
     @asynccontextmanager
@@ -70,10 +78,13 @@ def test_what_follows_a_job_writes_its_placement_and_links_at_each_move():
         push = PlacementPush(JOB, lambda key, value: written.append((key, value)), opened=opened())
         async with push:
             push.place(at("us"))
+            push.place(at("us"))
             push.place(at("asia"))
+            push.place({**at("asia"), "flavors": {"main": {"nvidia.com/gpu": "other"}}})
 
     asyncio.run(follow())
-    assert [value["cluster"] for key, value in written if key == "placement"] == ["us", "asia"]
+    assert [key for key, _ in written] == [*["placement", "_link_WorkerPodsLink"] * 2, "placement"]
+    assert [value["cluster"] for key, value in written if key == "placement"] == ["us", "asia", "asia"]
     pods = [value for key, value in written if key == "_link_WorkerPodsLink"]
     assert ["us-east4" in pods[0], "asia-southeast1" in pods[1]] == [True, True]
 
