@@ -91,11 +91,13 @@ async def _from_url(url: str) -> str:
         connector = aiohttp.TCPConnector(ssl=ssl.create_default_context())
         async with aiohttp.ClientSession(timeout=timeout, connector=connector, trust_env=False) as session:
             return _text(await _fetched(session, url), url)
-    except ValueError as error:
-        raise FleetConfigurationError(f"{url} is not an address: {error}. Give an https:// URL.") from error
+    except aiohttp.InvalidURL as error:
+        raise FleetConfigurationError(f"{url} is not an address. Give an https:// URL.") from error
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         said = str(error) or type(error).__name__
         raise MultiKueueError(f"{url} could not be fetched: {said}. Check that this host reaches it.") from error
+    except ValueError as error:  # a URL that is none; a bad certificate too is one, and was looked at above
+        raise FleetConfigurationError(f"{url} is not an address: {error}. Give an https:// URL.") from error
 
 
 async def _fetched(session: ClientSession, url: str) -> bytes:
@@ -112,8 +114,8 @@ async def _fetched(session: ClientSession, url: str) -> bytes:
             onward = place.join(URL(answer.headers.get("Location", "")))
         if place.scheme == "https" and onward.scheme != "https":
             raise FleetConfigurationError(
-                f"{url} leads on from https:// to {onward.with_query(None)}, where anybody on the way could change what comes with all "
-                "rights. Give the https:// address of a release's manifests.yaml."
+                f"{url} leads on from https:// to {onward.with_query(None)}, where anybody on the way could change it, "
+                "and it comes with all rights. Give the https:// address of a release's manifests.yaml."
             )
         place = onward
     raise FleetConfigurationError(f"{url} leads on more than {REDIRECTS} times. Give the address that it ends at.")
