@@ -220,7 +220,7 @@ def _proof(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> _Proof:
     certificate, key = _content(user, "client-certificate"), _content(user, "client-key")
     if "auth-provider" in user:
         return _Proof(authorization=_from_auth_provider(cluster, user), reread=True)
-    if isinstance(user.get("exec"), Mapping):
+    if user.get("exec") is not None:
         given = exec_plugin.run(user["exec"], cluster)
         return _Proof(
             authorization=f"Bearer {given.token}" if given.token else None,
@@ -267,9 +267,10 @@ def _content(section: Mapping[str, Any], key: str) -> bytes | None:
 def _read(path: str, key: str) -> bytes:
     try:
         return Path(path).read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise configuration_error(
-            f"The file {path} that the kubeconfig names as `{key}` cannot be read: {error.strerror}.",
+            f"The file {path!r} that the kubeconfig names as `{key}` cannot be read: "
+            f"{getattr(error, 'strerror', None) or error}.",
             "The worker and the triggerer both need it, readable by Airflow's user.",
         ) from error
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_provider_multikueue.clusters.kubeconfig import configuration_error
 
-__all__ = ["Credential", "run"]
+__all__ = ["Credential", "prepared", "run"]
 
 TIMEOUT = 45.0
 GROUP = "client.authentication.k8s.io/"
@@ -43,30 +43,27 @@ class Credential:
 
 
 def run(section: Mapping[str, Any], cluster: Mapping[str, Any]) -> Credential:
-    """Return what the plugin of a user's ``exec`` section prints.
+    """Return what the plugin of a user's ``exec`` section, which `kubeconfig.select` has checked, prints.
 
     Raises FleetConfigurationError when it is missing, fails, takes longer than 45 s or prints something else.
     """
-    command = section.get("command")
-    if not isinstance(command, str) or not command:
-        raise _error("The kubeconfig's `exec` names no command.", "Write it anew with the cloud's own tool.")
-    arguments = [str(argument) for argument in section.get("args") or ()]
-    out = _output([command, *arguments], _environment(section, cluster), section.get("installHint"))
-    return _credential(out, section.get("apiVersion"), command)
+    command, environment = prepared(section, cluster)
+    return _credential(_output(command, environment, section.get("installHint")), section["apiVersion"], command[0])
+
+
+def prepared(section: Mapping[str, Any], cluster: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """Return the plugin's command and its environment, with what its protocol says it is told."""
+    spec: dict[str, Any] = {"interactive": False}
+    if section.get("provideClusterInfo"):
+        spec["cluster"] = {new: cluster[old] for old, new in CLUSTER_INFO.items() if old in cluster}
+    info = {"apiVersion": section["apiVersion"], "kind": "ExecCredential", "spec": spec}
+    named = {item["name"]: item.get("value", "") for item in section.get("env") or ()}
+    environment = {**os.environ, **named, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+    return [section["command"], *(section.get("args") or ())], environment
 
 
 def _error(what: str, remedy: str) -> Exception:
     return configuration_error(what, remedy)
-
-
-def _environment(section: Mapping[str, Any], cluster: Mapping[str, Any]) -> dict[str, str]:
-    """Return the plugin's environment, with what its protocol says it is told."""
-    spec: dict[str, Any] = {"interactive": False}
-    if section.get("provideClusterInfo"):
-        spec["cluster"] = {new: cluster[old] for old, new in CLUSTER_INFO.items() if old in cluster}
-    info = {"apiVersion": section.get("apiVersion"), "kind": "ExecCredential", "spec": spec}
-    named = {str(item["name"]): str(item.get("value", "")) for item in section.get("env") or () if "name" in item}
-    return {**os.environ, **named, "KUBERNETES_EXEC_INFO": json.dumps(info)}
 
 
 def _output(command: list[str], environment: dict[str, str], hint: object) -> bytes:

@@ -95,8 +95,8 @@ def _anchored(item: dict[str, Any], kind: str, folder: Path) -> dict[str, Any]:
         if isinstance(body.get(name), str) and body[name]:
             body[name] = str(folder / body[name])
     command = body.get("exec")
-    if isinstance(command, dict) and os.sep in str(command.get("command", "")):
-        body["exec"] = {**command, "command": str(folder / str(command["command"]))}
+    if isinstance(command, dict) and isinstance(command.get("command"), str) and os.sep in command["command"]:
+        body["exec"] = {**command, "command": str(folder / command["command"])}
     return {**item, kind: body}
 
 
@@ -118,6 +118,8 @@ def select(
     _check_types(cluster, user, where)
     if inline:
         _refuse_code(cluster, user, where)
+    elif user.get("exec") is not None:
+        _check_exec(user["exec"], where)
     return cluster, user
 
 
@@ -143,6 +145,31 @@ def _check_types(cluster: dict[str, Any], user: dict[str, Any], where: str) -> N
                 raise configuration_error(f"{where}: `{key}` must be text.", "Put it in quotes.")
     if not isinstance(cluster.get("insecure-skip-tls-verify", False), bool):
         raise configuration_error(f"{where}: `insecure-skip-tls-verify` must be true or false.", "Write no quotes.")
+
+
+def _check_exec(section: Any, where: str) -> None:
+    """Refuse a command that can't be run as it is written."""
+
+    def need(good: object, key: str, what: str) -> None:
+        if not good:
+            raise configuration_error(
+                f"{where}: `{key}` must be {what}.",
+                "Correct it, or write the kubeconfig anew with the cloud's own tool.",
+            )
+
+    need(isinstance(section, dict), "exec", "a mapping")
+    for key in ("command", "apiVersion"):
+        need(section.get(key) and isinstance(section[key], str), f"exec.{key}", "given as text")
+    need(_list_of(section.get("args"), str), "exec.args", "a list of texts (put numbers in quotes)")
+    need(_list_of(section.get("env"), dict), "exec.env", "a list of mappings with `name` and `value`")
+    for item in section.get("env") or ():
+        pair = (item.get("name"), item.get("value", ""))
+        need(all(isinstance(text, str) for text in pair), "exec.env", "a list of mappings with texts as name and value")
+    need(isinstance(section.get("provideClusterInfo") or False, bool), "exec.provideClusterInfo", "true or false")
+
+
+def _list_of(value: object, kind: type) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(item, kind) for item in value))
 
 
 def _refuse_code(cluster: dict[str, Any], user: dict[str, Any], where: str) -> None:

@@ -309,7 +309,7 @@ async def test_a_server_that_is_no_url_is_refused():
         {"token": "some-token"},
         {"tokenFile": "/there"},
         {"username": "u", "password": "some-token"},
-        {"exec": {"command": "touch", "args": ["owned"]}},
+        {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "touch", "args": ["owned"]}},
         {"auth-provider": {"name": "gcp"}},
         {"client-certificate-data": "eA=="},
     ],

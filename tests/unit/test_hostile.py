@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import datetime
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,6 +180,73 @@ def test_secrets_are_looked_for_in_anything(value: Any) -> None:
 
 
 V1 = "client.authentication.k8s.io/v1"
+EXEC = {
+    "apiVersion": V1,
+    "command": "./plugin",
+    "args": ["get", "token"],
+    "env": [{"name": "ZONE", "value": "eu"}],
+    "installHint": "Install it.",
+    "provideClusterInfo": True,
+    "interactiveMode": "Never",
+}
+
+
+def by_path(file: Path, config: Any) -> None:
+    """Use the kubeconfig in a file, but for running its plugin."""
+    file.write_text(yaml.safe_dump(config))
+    cluster, user = kubeconfig.select(kubeconfig.read_file(str(file), key="k"), None, where=f"kubeconfig {file}")
+    if user.get("exec") is None:
+        access_for(cluster, user)
+        return
+    command, environment = exec_plugin.prepared(user["exec"], cluster)
+    assert all(isinstance(text, str) for text in [*command, *environment, *environment.values()])
+    json.loads(environment["KUBERNETES_EXEC_INFO"])
+
+
+@SLOW
+@given(
+    spoilt(apiserver.kubeconfig("https://127.0.0.1:6443", cluster={CA: ""}, exec=EXEC))
+    | spoilt(apiserver.kubeconfig("https://127.0.0.1:6443", tokenFile="token", **{"client-key": "key"}))
+    | spoilt(EXEC).map(lambda section: apiserver.kubeconfig("https://127.0.0.1:6443", exec=section))
+)
+@example(apiserver.kubeconfig("https://127.0.0.1:6443", tokenFile="a\0b"))
+def test_a_kubeconfig_by_path_is_usable_or_an_error(tmp_path: Path, config: Any) -> None:
+    attempt(lambda: by_path(tmp_path / "config", config))
+
+
+@pytest.mark.parametrize(
+    "spoiling",
+    [
+        {"args": 5},
+        {"args": "get token"},
+        {"args": [5]},
+        {"args": {"a": "b"}},
+        {"env": 5},
+        {"env": [1]},
+        {"env": [{"value": "eu"}]},
+        {"env": [{"name": "ZONE", "value": 5}]},
+        {"env": {"ZONE": "eu"}},
+        {"command": 5},
+        {"command": ["a/b"]},
+        {"command": None},
+        {"apiVersion": datetime.date(2026, 3, 1)},
+        {"provideClusterInfo": "false"},
+    ],
+    ids=str,
+)
+def test_a_plugin_that_is_written_wrongly_is_named_with_its_file(tmp_path: Path, spoiling: Any) -> None:
+    config = apiserver.kubeconfig("https://127.0.0.1:6443", exec={**EXEC, **spoiling})
+    _, said = attempt(lambda: by_path(tmp_path / "config", config))
+    assert str(tmp_path / "config") in said
+    assert f"exec.{next(iter(spoiling))}" in said
+
+
+def test_a_plugin_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
+    config = apiserver.kubeconfig("https://127.0.0.1:6443", exec="plugin get-token")
+    _, said = attempt(lambda: by_path(tmp_path / "config", config))
+    assert "`exec` must be a mapping" in said
+
+
 CREDENTIAL = {
     "apiVersion": V1,
     "kind": "ExecCredential",
