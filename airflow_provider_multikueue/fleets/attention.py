@@ -1,7 +1,8 @@
 """What is watched for one job: its object and Workload on the manager, its copies and pods on the workers.
 
-A worker is watched from the moment that it is asked; its pods from the moment that it admits the job, since the pod of
-an instant job can be read for about a second in all. What can vanish is kept as it was last seen.
+A worker is watched from the moment that it is asked until the job is placed elsewhere and its copy is gone; its pods
+from the moment that it admits the job, since the pod of an instant job can be read for about a second in all. What can
+vanish is kept as it was last seen.
 """
 
 from __future__ import annotations
@@ -55,6 +56,12 @@ class Copies:
             for condition in workload.get("status", {}).get("conditions") or ()
         )
         return any(c.get("type") == "Admitted" and c.get("status") == "True" for c in conditions)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the job was never admitted there and no copy is left; one that is not seen may still come to run."""
+        seen = self.workload.synced and not self.workload.trouble
+        return self.pods is None and seen and not self.workload.objects
 
     def close(self) -> None:
         """Stop watching."""
@@ -176,6 +183,15 @@ class Attention:
             if copies is not None and copies.pods is None and (name == placed or copies.admitted):
                 await self._attend_pods(name, copies)
         self.collect()
+
+    def narrow(self, workers: Iterable[str]) -> None:
+        """Let go of all but ``workers`` on which nothing of the job is left.
+
+        Where it was admitted it stays watched: a worker that was lost may come back with a copy that runs or has ended.
+        """
+        for name in self._copies.keys() - {*workers}:
+            if self._copies[name].gone:
+                self._copies.pop(name).close()
 
     def collect(self) -> None:
         """Keep the last state of what can vanish: the job, its Workload, its pods."""

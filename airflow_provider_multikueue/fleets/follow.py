@@ -176,7 +176,10 @@ class Following:
     async def _look(self) -> Observation:
         await self._attention.resolve_doubt()
         seen = self._observe()
-        await self._attention.widen(self._of_interest(seen), seen.cluster)
+        interest = self._of_interest(seen)
+        await self._attention.widen(interest, seen.cluster)
+        if seen.phase.placed or seen.phase is Phase.QUEUED:  # else any worker may be asked next, unsaid
+            self._attention.narrow(interest)
         seen = self._observe()
         self._tell(seen)
         await self._read_pods(seen)
