@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
+from airflow_provider_multikueue.masking import mask_tokens
 from airflow_provider_multikueue.opening import resolve_config
 
 if TYPE_CHECKING:
@@ -65,10 +66,10 @@ async def _project(fleet: FleetDescription) -> str:
 async def open_fleet_file(
     fleet: str | Path | Mapping[str, Any], options: Options, *, project: str | None = None
 ) -> AsyncIterator[FleetSetup]:
-    """Give the steps for the fleet of a file; see `describe`."""
+    """Give the steps for the fleet of a file, see `describe`; the tokens that they meet are masked in all logs."""
     from airflow_provider_multikueue.setup.steps import open_setup
 
     described = await describe(fleet, project)
     config = await resolve_config(described.connection(), conn_id=described.where)
-    async with open_setup(described, config, options) as setup:
+    async with open_setup(described, config, options, mask=mask_tokens) as setup:
         yield setup

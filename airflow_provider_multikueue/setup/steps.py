@@ -34,6 +34,7 @@ from airflow_provider_multikueue.setup.tokens import authority_of, token_for
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.clusters.credentials import Source
+    from airflow_provider_multikueue.clusters.transport import Mask
     from airflow_provider_multikueue.decisions.connection import FleetConfig
     from airflow_provider_multikueue.setup.description import FleetDescription
 
@@ -57,20 +58,23 @@ class Options:
 
 
 @contextlib.asynccontextmanager
-async def open_setup(fleet: FleetDescription, config: FleetConfig, options: Options) -> AsyncIterator[FleetSetup]:
+async def open_setup(
+    fleet: FleetDescription, config: FleetConfig, options: Options, *, mask: Mask | None = None
+) -> AsyncIterator[FleetSetup]:
     """Give the steps for the fleet, whose clusters ``config`` leads to.
 
-    Within it, what a cluster refuses is a `MultiKueueError` that names verb, resource and cluster.
+    ``mask`` is told each token and key as it is loaded, and the tokens that the manager is given. Within it, what a
+    cluster refuses is a `MultiKueueError` that names verb, resource and cluster.
     """
     async with contextlib.AsyncExitStack() as stack:
 
         async def connect(name: str) -> Cluster:
             source = source_of(config.manager if name == MANAGER else config.workers[name])
             await _until_made(name, source, Patience(options.seconds))
-            return await stack.enter_async_context(await Cluster.connect(name, source))
+            return await stack.enter_async_context(await Cluster.connect(name, source, mask=mask))
 
         try:
-            yield FleetSetup(fleet, connect, options)
+            yield FleetSetup(fleet, connect, options, mask=mask)
         except ApiError as error:
             kind = FleetConfigurationError if error.status in (401, 403) else MultiKueueError
             raise kind(str(error)) from error
@@ -96,8 +100,16 @@ async def _until_made(name: str, source: Source, patience: Patience) -> None:
 class FleetSetup:
     """The steps for one fleet. Clusters are named ``manager``, or as their MultiKueueCluster."""
 
-    def __init__(self, fleet: FleetDescription, connect: Callable[[str], Awaitable[Cluster]], options: Options) -> None:
+    def __init__(
+        self,
+        fleet: FleetDescription,
+        connect: Callable[[str], Awaitable[Cluster]],
+        options: Options,
+        *,
+        mask: Mask | None = None,
+    ) -> None:
         self.fleet = fleet
+        self._mask = mask
         self._connect = connect
         self._options = options
         self._clusters: dict[str, asyncio.Future[Cluster]] = {}
@@ -205,7 +217,7 @@ class FleetSetup:
     # -- how
 
     def _with(self, options: Options) -> FleetSetup:
-        return FleetSetup(self.fleet, self.cluster, options)
+        return FleetSetup(self.fleet, self.cluster, options, mask=self._mask)
 
     async def _place(self, name: str, part: Part, worker: str | None = None) -> Place:
         return Place(cluster=await self.cluster(name), fleet=self.fleet.name, part=part, worker=worker)
@@ -247,6 +259,8 @@ class FleetSetup:
         patience = None if self._options.plan_only else self._patience()
         present = await _get(await self.cluster(MANAGER), SECRETS, fleet.workers[name].secret)
         token = await token_for(fleet, worker, present, patience)
+        if token and self._mask is not None:
+            await self._mask([token], worker)
         return desired.worker_kubeconfig(
             fleet.workers[name],
             server=worker.server,

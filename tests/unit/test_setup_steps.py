@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from airflow.providers.common.compat.sdk import redact
 
 from airflow_provider_multikueue.clusters import gke
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
@@ -194,6 +197,31 @@ async def test_a_kueue_of_someone_else_stays_as_it_is_until_it_is_taken_over_by_
         plan = await setup.install("manager")
     assert plan.foreign == ()
     assert server.objects[DEPLOYMENT]["metadata"]["labels"][FLEET_LABEL] == "seed"
+
+
+ACCOUNT = "/api/v1/namespaces/kueue-system/serviceaccounts/multikueue-sa/token"
+SECRETS = "/api/v1/namespaces/kueue-system/secrets"
+LASTING = f"{SECRETS}/multikueue-sa-token"
+
+
+@pytest.mark.parametrize("form", ["secret", "token"])
+async def test_tokens_that_are_met_on_the_way_are_masked(clusters: Clusters, form: str):
+    made, used = secrets.token_urlsafe(60), secrets.token_urlsafe(60)
+    worker = clusters.servers[EU]
+    Path(clusters.content["workers"][EU]["cluster"]["kube_config_path"]).write_text(
+        json.dumps(kubeconfig(worker.url, token=used))
+    )
+    secret = {"metadata": {"name": "multikueue-sa-token"}, "data": {"token": b64encode(made.encode()).decode()}}
+    worker.on("GET", LASTING, status(404), secret)
+    worker.on("POST", ACCOUNT, {"status": {"token": made}})
+    clusters.content["credentials"] = {"form": form}
+    async with clusters.steps() as setup:
+        await setup.connect_worker(EU)
+        given = clusters.servers["manager"].objects[f"{SECRETS}/worker-europe-west4-secret"]["data"]["kubeconfig"]
+        assert made in b64decode(given).decode()
+        shown = str(redact(f"{made} {used}"))
+    assert made not in shown
+    assert used not in shown
 
 
 async def test_planning_changes_nothing(clusters: Clusters):
