@@ -21,13 +21,14 @@ BENCHMARKS = (
     "submission",
     "logs",
     "end_to_end",
+    "asked",
     "triggerer",
     "waiting",
 )
 """Modules of this folder, in this order: each has ``run(context) -> Results`` (see ``context.py``).
 
-``triggerer`` and ``waiting`` come last: they stop the manager's Kueue, and leave thousands of jobs behind on a fleet of
-their own.
+``asked``, ``triggerer`` and ``waiting`` come last: they stop Kueue, and the last two leave thousands of jobs behind on
+a fleet of their own.
 """
 
 SIZES = (100, 500, 2_000, 10_000)

@@ -26,9 +26,9 @@ class Counted(NamedTuple):
     subresource: str
 
 
-async def counted(kubeconfig: Path, context: str) -> Counter[Counted]:
-    """Return how many requests of each kind an API server has answered so far; watches count when they end."""
-    text = await asyncio.to_thread(_metrics, kubeconfig, context)
+async def counted(kubeconfig: Path, *contexts: str) -> Counter[Counted]:
+    """Return how many requests of each kind API servers have answered so far; watches count when they end."""
+    text = "\n".join([await asyncio.to_thread(_metrics, kubeconfig, context) for context in contexts])
     found: Counter[Counted] = Counter()
     for match in LINE.finditer(text):
         labels = dict(LABEL.findall(match["labels"]))

@@ -1,8 +1,9 @@
 """A process in which tasks wait, as in a triggerer: one event loop, one running trigger each; told what to do by lines.
 
 Each line on standard input is a JSON object, each answer one on standard output. ``python -m bench.waiter ours`` (or
-``peer``) then understands: ``start`` (begin to wait for ``jobs``), ``measure`` (for ``seconds``), ``events`` (wait for
-``count`` of them, at most ``seconds``) and what else `Waiter` can do. What the triggers log goes to standard error.
+``placing``, ``peer``) then understands: ``start`` (begin to wait for ``jobs``), ``measure`` (for ``seconds``),
+``events`` (wait for ``count`` of them, at most ``seconds``) and what else `Waiter` can do. What the triggers log goes
+to standard error.
 """
 
 from __future__ import annotations
@@ -173,18 +174,25 @@ def _open_files() -> int:
 # -- the two
 
 
-def ours(job: dict[str, str]) -> Any:
+def ours(job: dict[str, str], until: str = "finished") -> Any:
     """Return the trigger of a task of ours."""
     from airflow_provider_multikueue.decisions.orders import Orders
     from airflow_provider_multikueue.triggers import MultiKueueJobTrigger
 
     part = {"api_version": "batch/v1", "kind": "Job", "namespace": NAMESPACE, "name": job["name"], "uid": job["uid"]}
-    trigger = MultiKueueJobTrigger(job=part, orders=Orders().to_json(), multikueue_conn_id="multikueue_default")
+    trigger = MultiKueueJobTrigger(
+        job=part, orders=Orders(until=until).to_json(), multikueue_conn_id="multikueue_default"
+    )
     ti: Any = SimpleNamespace(
         id=job["uid"], dag_id="bench", run_id="bench", task_id=job["name"], map_index=-1, try_number=1
     )
     trigger.task_instance = ti
     return trigger
+
+
+def placing(job: dict[str, str]) -> Any:
+    """Return the trigger of a task of ours whose wait ends with the job's admission."""
+    return ours(job, until="admitted")
 
 
 def peer(job: dict[str, str]) -> Any:
@@ -206,9 +214,9 @@ def _imported(who: str) -> Callable[[dict[str, str]], Any]:
     import aiohttp  # noqa: F401
     import kubernetes_asyncio.client  # noqa: F401
 
-    make = {"ours": ours, "peer": peer}[who]
+    make = {"ours": ours, "placing": placing, "peer": peer}[who]
     make({"name": "warm", "uid": "warm"})
-    if who == "ours":
+    if who != "peer":
         import airflow_provider_multikueue.fleets.follow
         import airflow_provider_multikueue.hooks
         import airflow_provider_multikueue.pushes  # noqa: F401

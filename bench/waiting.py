@@ -20,7 +20,7 @@ from bench.metrics import counted, difference, of_jobs
 from bench.waiter import quantile
 from bench.waiting_jobs import End, Job, end_jobs, make_jobs, remove_jobs, without_kueue
 
-__all__ = ["Process", "run", "started"]
+__all__ = ["MEASURES", "Process", "delays", "idle", "run", "start", "started", "value"]
 
 KIB, MIB = 1024, 1024 * 1024
 START_SECONDS = 240.0
@@ -142,8 +142,8 @@ async def _measure(context: Context, who: str, size: int, jobs: Jobs) -> dict[st
     waiting = await jobs.ready(size)
     context.say(f"  {who}: {size} waiting")
     async with started(context, who) as process:
-        found: dict[str, Any] = {"size": size, "start": await _start(context, process, waiting)}
-        found["idle"] = await _idle(context, process, IDLE / 2 if context.quick else IDLE)
+        found: dict[str, Any] = {"size": size, "start": await start(context, process, waiting)}
+        found["idle"] = await idle(context, process)
         found["single"] = await _single(process, jobs, waiting, POLL if who == "peer" else 0.0)
         rest = waiting[min(SINGLE_ENDS, size // 2) :]
         burst, flood = rest[: 2 * len(rest) // 3][:BURST], rest[2 * len(rest) // 3 :][:BURST]
@@ -152,9 +152,11 @@ async def _measure(context: Context, who: str, size: int, jobs: Jobs) -> dict[st
     return found
 
 
-async def _start(context: Context, process: Process, waiting: Sequence[Job]) -> dict[str, Any]:
-    """Begin all waits at once; return the requests it took until the process was quiet."""
-    before = await counted(context.sandbox.kubeconfig, MANAGER_CONTEXT)
+async def start(
+    context: Context, process: Process, waiting: Sequence[Job], clusters: Sequence[str] = (MANAGER_CONTEXT,)
+) -> dict[str, Any]:
+    """Begin all waits at once; return the requests to ``clusters`` that it took until the process was quiet."""
+    before = await counted(context.sandbox.kubeconfig, *clusters)
     begun = time.monotonic()
     await process.ask("watch_lag")
     await process.ask("start", jobs=[{"name": job.name, "uid": job.uid} for job in waiting])
@@ -163,7 +165,7 @@ async def _start(context: Context, process: Process, waiting: Sequence[Job]) -> 
         seen = await process.ask("measure", seconds=0.5)
         quiet = quiet + 1 if seen["cpu_percent"] < max(20.0, 0.5 * cpu) else 0
         cpu = max(cpu, seen["cpu_percent"])
-    after = await counted(context.sandbox.kubeconfig, MANAGER_CONTEXT)
+    after = await counted(context.sandbox.kubeconfig, *clusters)
     counts = difference(after, before)
     seconds = time.monotonic() - begun
     await asyncio.sleep(SETTLED)
@@ -175,11 +177,12 @@ async def _start(context: Context, process: Process, waiting: Sequence[Job]) -> 
     }
 
 
-async def _idle(context: Context, process: Process, seconds: float) -> dict[str, Any]:
-    """Return what the process uses while nothing happens."""
-    before = await counted(context.sandbox.kubeconfig, MANAGER_CONTEXT)
+async def idle(context: Context, process: Process, clusters: Sequence[str] = (MANAGER_CONTEXT,)) -> dict[str, Any]:
+    """Return what the process uses, and asks of ``clusters``, while nothing happens."""
+    seconds = IDLE / 2 if context.quick else IDLE
+    before = await counted(context.sandbox.kubeconfig, *clusters)
     seen = await process.ask("measure", seconds=seconds)
-    counts = difference(await counted(context.sandbox.kubeconfig, MANAGER_CONTEXT), before)
+    counts = difference(await counted(context.sandbox.kubeconfig, *clusters), before)
     return {
         **seen,
         "seconds": 2 * seconds,
@@ -198,7 +201,7 @@ async def _single(process: Process, jobs: Jobs, waiting: Sequence[Job], poll: fl
     for job in chosen:
         ends |= await jobs.end([job])
         await asyncio.sleep(SINGLE_PAUSE * random.uniform(0.5, 1.5))
-    return _delays(ends, await process.ask("events", count=len(ends), seconds=5 + 3 * poll))
+    return delays(ends, await process.ask("events", count=len(ends), seconds=5 + 3 * poll))
 
 
 async def _burst(process: Process, jobs: Jobs, ending: Sequence[Job], patience: float) -> dict[str, Any]:
@@ -207,7 +210,7 @@ async def _burst(process: Process, jobs: Jobs, ending: Sequence[Job], patience: 
     begun = time.monotonic()
     ends = await jobs.end(ending)
     written = time.monotonic() - begun
-    found = _delays(ends, await process.ask("events", count=len(ends), seconds=patience))
+    found = delays(ends, await process.ask("events", count=len(ends), seconds=patience))
     cpu = (await process.ask("cpu"))["cpu"] - used["cpu"]
     return {**found, "written_seconds": written, "cpu_seconds": cpu}
 
@@ -231,7 +234,8 @@ async def _flood(process: Process, jobs: Jobs, ending: Sequence[Job], patience: 
     }
 
 
-def _delays(ends: dict[str, End], answer: dict[str, Any]) -> dict[str, Any]:
+def delays(ends: dict[str, End], answer: dict[str, Any]) -> dict[str, Any]:
+    """Return how long after its end each job's event came."""
     events = {name: at for name, (at, _) in answer["events"].items() if name in ends}
     sent = [events[name] - ends[name].sent for name in events]
     answered = [events[name] - ends[name].answered for name in events]
@@ -275,7 +279,8 @@ MEASURES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
 )
 
 
-def _value(found: dict[str, Any], path: tuple[str, ...]) -> float:
+def value(found: dict[str, Any], path: tuple[str, ...]) -> float:
+    """Return the figure at ``path``."""
     value: Any = found
     for name in path:
         value = value[name]
@@ -287,7 +292,7 @@ def _rows(raw: dict[str, list[dict[str, Any]]]) -> list[Row]:
     rows = []
     for measure, unit, path, goal in MEASURES:
         for size in sorted({*by_size["ours"], *by_size["peer"]}):
-            values = {who: _value(found[size], path) if size in found else None for who, found in by_size.items()}
+            values = {who: value(found[size], path) if size in found else None for who, found in by_size.items()}
             rows.append(row(f"{measure}, {size} waiting", unit, values["ours"], values["peer"], goal))
     return rows
 
@@ -307,7 +312,7 @@ def _charts(raw: dict[str, list[dict[str, Any]]]) -> dict[str, Chart]:
             "title": title,
             "x": "waiting tasks",
             "y": unit,
-            "lines": {who: [(found["size"], _value(found, path)) for found in each] for who, each in raw.items()},
+            "lines": {who: [(found["size"], value(found, path)) for found in each] for who, each in raw.items()},
             "log": True,
         }
         for name, (title, unit, path) in CHARTS.items()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,14 +19,16 @@ from typing import Any, TypeVar
 from airflow_provider_multikueue.clusters.client import JOBS, NAMESPACES, ApiError, Cluster, Resource
 from airflow_provider_multikueue.decisions.jobs import build_job
 from airflow_provider_multikueue.decisions.names import Identity, Lifetime, Owner
-from bench.context import Context
+from bench.context import MANAGER_CONTEXT, Context
 
 __all__ = [
     "NAMESPACE",
     "QUEUE",
     "End",
     "Job",
+    "admit_job",
     "admit_jobs",
+    "ask_everywhere",
     "end_job",
     "end_jobs",
     "make_job",
@@ -42,7 +44,9 @@ T = TypeVar("T")
 NAMESPACE = "bench"
 LANES = 24
 QUEUE = "bench-queue"
+CHECK = "dws"
 WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads")
+REQUESTS = Resource("autoscaling.x-k8s.io", "v1", "provisioningrequests")
 HOOKS = [
     Resource("admissionregistration.k8s.io", "v1", f"{kind}webhookconfigurations", namespaced=False)
     for kind in ("mutating", "validating")
@@ -85,28 +89,35 @@ class End:
 
 
 @asynccontextmanager
-async def without_kueue(context: Context) -> AsyncIterator[None]:
-    """Stop the manager's Kueue and take its webhooks away; both are back afterwards."""
-    async with context.cluster() as manager:
-        saved = [(res, item) for res in HOOKS for item in (await manager.list(res))[0]]
-        context.sandbox.stop("manager-kueue")
+async def without_kueue(context: Context, regions: Sequence[str] = ()) -> AsyncIterator[None]:
+    """Stop the manager's Kueue, and those of ``regions``, and take their webhooks away; all are back afterwards."""
+    kueues = {"manager-kueue": MANAGER_CONTEXT} | {f"{region}-kueue": f"worker-{region}" for region in regions}
+    async with contextlib.AsyncExitStack() as stopped:
+        for kueue, cluster in kueues.items():
+            await stopped.enter_async_context(_stopped(context, kueue, cluster))
+        yield
+
+
+@asynccontextmanager
+async def _stopped(context: Context, kueue: str, name: str) -> AsyncIterator[None]:
+    async with context.cluster(name) as cluster:
+        saved = [(res, item) for res in HOOKS for item in (await cluster.list(res))[0]]
+        context.sandbox.stop(kueue)
         for res, item in saved:
-            await manager.delete(res, item["metadata"]["name"])
+            await cluster.delete(res, item["metadata"]["name"])
     try:
         yield
     finally:
-        async with context.cluster() as manager:
+        async with context.cluster(name) as cluster:
             for res, item in saved:
                 item["metadata"] = {"name": item["metadata"]["name"], "labels": item["metadata"].get("labels") or {}}
-                await manager.create(res, item)
-        context.sandbox.start("manager-kueue")
+                await cluster.create(res, item)
+        context.sandbox.start(kueue)
 
 
 async def make_jobs(manager: Cluster, names: Sequence[str], *, kueue: bool = False) -> list[Job]:
     """Create a waiting Job for each name, in the bench's namespace, and its Workload unless ``kueue`` makes it."""
-    namespaces, _ = await manager.list(NAMESPACES)
-    if NAMESPACE not in {item["metadata"]["name"] for item in namespaces}:
-        await manager.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    await _make_namespace(manager)
     return await _in_lanes(names, lambda name: make_job(manager, name, kueue=kueue))
 
 
@@ -126,21 +137,61 @@ async def end_job(manager: Cluster, job: Job) -> End:
     return End(sent, time.time())
 
 
-async def admit_jobs(manager: Cluster, jobs: Iterable[Job], worker: str) -> None:
-    """Let the jobs be admitted on a worker, as fast as it goes."""
+async def admit_jobs(manager: Cluster, jobs: Iterable[Job], worker: str) -> dict[str, End]:
+    """Let the jobs be admitted on a worker, as fast as it goes; return when each was."""
 
-    async def admit(job: Job) -> None:
-        body = {"status": _admitted(worker)}
+    async def admit(job: Job) -> tuple[str, End]:
+        return job.name, await admit_job(manager, job, worker)
+
+    return dict(await _in_lanes(list(jobs), admit))
+
+
+async def admit_job(manager: Cluster, job: Job, worker: str) -> End:
+    """Let one job be admitted on a worker; return when that, the end of its wait, was written."""
+    sent = time.time()
+    body = {"status": _admitted(worker)}
+    await manager.patch(WORKLOADS, _workload_name(job.name), body, NAMESPACE, subresource="status")
+    return End(sent, time.time())
+
+
+async def ask_everywhere(manager: Cluster, workers: Mapping[str, Cluster], jobs: Iterable[Job]) -> None:
+    """Let the jobs hold quota, and each worker, by its MultiKueueCluster, hold a copy that asks DWS for capacity."""
+    for worker in workers.values():
+        await _make_namespace(worker)
+
+    async def ask(job: Job) -> None:
+        for worker in workers.values():
+            await _make_copy(worker, job)
+        body = {"status": _nominated(sorted(workers))}
         await manager.patch(WORKLOADS, _workload_name(job.name), body, NAMESPACE, subresource="status")
 
-    await _in_lanes(list(jobs), admit)
+    await _in_lanes(list(jobs), ask)
 
 
-async def remove_jobs(manager: Cluster) -> None:
-    """Delete all that the bench made; the namespace stays."""
+async def remove_jobs(cluster: Cluster) -> None:
+    """Delete all that the bench made on a cluster; the namespace stays."""
     for res in (JOBS, WORKLOADS):
-        items, _ = await manager.list(res, NAMESPACE)
-        await _in_lanes([item["metadata"]["name"] for item in items], _removal(manager, res))
+        items, _ = await cluster.list(res, NAMESPACE)
+        await _in_lanes([item["metadata"]["name"] for item in items], _removal(cluster, res))
+
+
+async def _make_namespace(cluster: Cluster) -> None:
+    namespaces, _ = await cluster.list(NAMESPACES)
+    if NAMESPACE not in {item["metadata"]["name"] for item in namespaces}:
+        await cluster.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+
+
+async def _make_copy(worker: Cluster, job: Job) -> None:
+    """Create the worker's Workload and its ProvisioningRequest, which nobody answers yet."""
+    name = _workload_name(job.name)
+    copy = plain_workload(job.name, job.uid)
+    copy["metadata"] = {"name": name, "labels": {"kueue.x-k8s.io/multikueue-origin": "multikueue"}}
+    made = await worker.create(WORKLOADS, copy, NAMESPACE)
+    await worker.patch(WORKLOADS, name, {"status": _asking()}, NAMESPACE, subresource="status")
+    request = _request(name, str(made["metadata"]["uid"]))
+    await worker.create(REQUESTS, request, NAMESPACE)
+    body = {"status": {"conditions": _accepted()}}
+    await worker.patch(REQUESTS, request["metadata"]["name"], body, NAMESPACE, subresource="status")
 
 
 def _removal(manager: Cluster, res: Resource) -> Callable[[str], Awaitable[None]]:
@@ -258,10 +309,46 @@ def _pending() -> dict[str, Any]:
     }
 
 
+def _nominated(workers: Sequence[str]) -> dict[str, Any]:
+    conditions = [_condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue bench")]
+    check = {"name": "multikueue", "state": "Pending", "message": "", "lastTransitionTime": _now()}
+    return {"conditions": conditions, "nominatedClusterNames": list(workers), "admissionChecks": [check]}
+
+
+def _asking() -> dict[str, Any]:
+    conditions = [_condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue bench")]
+    message = "Waiting for the ProvisioningRequest to be provisioned"
+    check = {"name": CHECK, "state": "Pending", "message": message, "lastTransitionTime": _now()}
+    return {"conditions": conditions, "admissionChecks": [check]}
+
+
+def _request(workload: str, uid: str) -> dict[str, Any]:
+    owner = {"apiVersion": WORKLOADS.api_version, "kind": "Workload", "name": workload, "uid": uid, "controller": True}
+    return {
+        "apiVersion": REQUESTS.api_version,
+        "kind": "ProvisioningRequest",
+        "metadata": {"name": f"{workload}-{CHECK}-1", "ownerReferences": [owner]},
+        "spec": {
+            # A class that nobody here serves: the request stays as it is written.
+            "provisioningClassName": "bench.example.com",
+            "parameters": {"maxRunDurationSeconds": "600"},
+            "podSets": [{"count": 3, "podTemplateRef": {"name": f"ppt-{workload}-{CHECK}-1-main"}}],
+        },
+    }
+
+
+def _accepted() -> list[dict[str, str]]:
+    text = "Provisioning Request was successfully queued, ETA is 2030-01-01 00:00:00 +0000 UTC"
+    return [
+        _condition("Accepted", "True", "SuccessfullyQueued", text),
+        _condition("Provisioned", "False", "NotProvisioned", text),
+    ]
+
+
 def _admitted(worker: str) -> dict[str, Any]:
     conditions = [_condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue bench")]
     conditions.append(_condition("Admitted", "True", "Admitted", "The workload is admitted"))
-    return {"conditions": conditions, "clusterName": worker}
+    return {"conditions": conditions, "clusterName": worker, "nominatedClusterNames": None}
 
 
 def _complete() -> dict[str, Any]:
