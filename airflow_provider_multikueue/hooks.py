@@ -145,7 +145,7 @@ class MultiKueueHook(BaseHook):
         run_sync(lambda: self._delete(job))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Say for the manager and each worker whether it answers."""
+        """Say for the manager and each worker whether it answers, and what the doctor holds to be an error there."""
         try:
             return run_sync(self._test)
         except MultiKueueError as error:
@@ -189,10 +189,11 @@ class MultiKueueHook(BaseHook):
             await delete_job(fleet, await resolve(fleet, job), LogSink(self.log))
 
     async def _test(self) -> tuple[bool, str]:
+        from airflow_provider_multikueue.fleets.doctor import examine_fleet
+
         async with self.open() as (fleet, _):
-            names = [None, *sorted(fleet.worker_names)]
-            answers = await asyncio.gather(*(_ask(fleet, name) for name in names))
-        return all(good for good, _ in answers), "; ".join(text for _, text in answers)
+            found = await examine_fleet(fleet)
+        return found["healthy"], "; ".join(_in_short(cluster) for cluster in found["clusters"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,16 +290,10 @@ def _reported(outcome: Outcome) -> Report:
     return validate_report(outcome.report)
 
 
-async def _ask(fleet: Fleet, worker: str | None) -> tuple[bool, str]:
-    from airflow_provider_multikueue.clusters.client import ApiError
-
-    label = "manager" if worker is None else f"{worker} ({fleet.region(worker) or 'region unknown'})"
-    try:
-        cluster = fleet.manager if worker is None else await fleet.worker(worker)
-        if cluster is None:
-            return False, f"{label}: not configured"
-        version = (await cluster.version()).get("gitVersion", "of unknown version")
-        await cluster.resource("kueue.x-k8s.io", "workloads")
-    except (ApiError, MultiKueueError) as error:
-        return False, f"{label}: {error}"
-    return True, f"{label}: Kubernetes {version}, Kueue is there"
+def _in_short(cluster: dict[str, Any]) -> str:
+    """Return what the doctor says of a cluster, in a sentence."""
+    where = f" ({cluster['region'] or 'region unknown'})" if cluster["role"] == "worker" else ""
+    errors = [finding["text"] for finding in cluster["findings"] if finding["level"] == "error"]
+    if not errors:
+        return f"{cluster['name']}{where}: Kubernetes {cluster['kubernetes']}, Kueue {cluster['kueue'] or 'is there'}"
+    return f"{cluster['name']}{where}: {' '.join(errors)}"

@@ -6,10 +6,13 @@ The one table of it: ``deploy/rbac`` holds the same as manifests, ``multikueue d
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
-__all__ = ["RIGHTS", "Right", "Role", "rights_of", "rules"]
+if TYPE_CHECKING:
+    from airflow_provider_multikueue.decisions.kinds import Kind
+
+__all__ = ["RIGHTS", "Right", "Role", "right_for", "rights_of", "rules"]
 
 Role = Literal["manager", "manager-reap", "worker", "worker-heal"]
 Need = Literal["required", "useful", "optional"]
@@ -120,6 +123,13 @@ RIGHTS: tuple[Right, ...] = (
 def rights_of(*roles: Role) -> list[Right]:
     """Return the rights of the roles, in the table's order."""
     return [right for right in RIGHTS if right.role in roles]
+
+
+def right_for(kind: Kind, role: Role) -> Right:
+    """Return what the role needs for jobs of another kind: the same verbs as for Jobs."""
+    jobs = next(right for right in rights_of(role) if (right.group, right.resource) == ("batch", "jobs"))
+    lost = "can't be submitted, followed and deleted" if role == "manager" else "can't be seen on the worker"
+    return replace(jobs, group=kind.group, resource=kind.plural, need="optional", without=f"a {kind.kind} {lost}")
 
 
 def rules(rights: Iterable[Right]) -> list[dict[str, list[str]]]:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.clusters.client import ApiError, Cluster, Resource
 from airflow_provider_multikueue.decisions.conditions import condition, is_true, text_at
+from airflow_provider_multikueue.decisions.kinds import KINDS
 from airflow_provider_multikueue.decisions.kueue_versions import (
     Version,
     known_problems,
     version_of_image,
     version_of_schema,
 )
-from airflow_provider_multikueue.decisions.rights import Right, rights_of
+from airflow_provider_multikueue.decisions.rights import Right, Role, right_for, rights_of
 from airflow_provider_multikueue.exceptions import MultiKueueError
 from airflow_provider_multikueue.fleets.credential_report import credential_report
 from airflow_provider_multikueue.fleets.fleet import MANAGER, Fleet, open_fleet, source_of
@@ -28,7 +29,7 @@ from airflow_provider_multikueue.fleets.queues import list_queues, read_queue
 if TYPE_CHECKING:
     from airflow_provider_multikueue.decisions.connection import FleetConfig
 
-__all__ = ["examine"]
+__all__ = ["examine", "examine_fleet"]
 
 Json = dict[str, Any]
 
@@ -50,29 +51,30 @@ async def examine(config: FleetConfig, *, namespace: str | None = None) -> Json:
 
     Raises FleetConfigurationError when the manager's credentials cannot be loaded.
     """
-    where = namespace or config.namespace or "default"
     async with open_fleet(config) as fleet:
-        manager = await _cluster(fleet, MANAGER, where)
-        workers = await asyncio.gather(*(_cluster(fleet, name, where) for name in fleet.worker_names))
-        clusters = [manager, *workers]
-        queues: list[Json] = []
-        if manager["reached"]:
-            async with _patience(manager):
-                await _compare_workers(fleet, manager, clusters)
-                queues += await _queues(fleet, where, manager)
-        for worker in workers:
-            worker["region"] = fleet.region(worker["name"])
-            if worker["reached"] and worker["region"] is None:
-                _find(
-                    worker,
-                    "warning",
-                    "its region is unknown: state `region` in the connection, or let nodes be listed.",
-                )
+        return await examine_fleet(fleet, namespace=namespace)
+
+
+async def examine_fleet(fleet: Fleet, *, namespace: str | None = None) -> Json:
+    """Return what `examine` returns, of a fleet that is open."""
+    where = namespace or fleet.config.namespace or "default"
+    manager = await _cluster(fleet, MANAGER, where)
+    workers = await asyncio.gather(*(_cluster(fleet, name, where) for name in fleet.worker_names))
+    clusters = [manager, *workers]
+    queues: list[Json] = []
+    if manager["reached"]:
+        async with _patience(manager):
+            await _compare_workers(fleet, manager, clusters)
+            queues += await _queues(fleet, where, manager)
+    for worker in workers:
+        worker["region"] = fleet.region(worker["name"])
+        if worker["reached"] and worker["region"] is None:
+            text = "its region is unknown: state `region` in the connection, or let nodes be listed."
+            _find(worker, "warning", text)
     healthy = not any(finding["level"] == "error" for cluster in clusters for finding in cluster["findings"])
-    host = socket.gethostname()
     return {
-        "connection": config.conn_id,
-        "host": host,
+        "connection": fleet.config.conn_id,
+        "host": socket.gethostname(),
         "namespace": where,
         "healthy": healthy,
         "clusters": clusters,
@@ -104,6 +106,7 @@ async def _cluster(fleet: Fleet, name: str, namespace: str) -> Json:
         entry["reached"] = True
         await _kueue(entry, cluster)
         entry["rights"] = await _rights(entry, cluster, namespace)
+        entry["rights"] += await _rights_for_kinds(entry, cluster, namespace)
     return entry
 
 
@@ -229,6 +232,40 @@ async def _rights(entry: Json, cluster: Cluster, namespace: str) -> list[Json]:
         {"verb": verb, "resource": right.shown, "namespace": namespace if right.namespaced else None, "allowed": answer}
         for (right, verb), answer in zip(asked, allowed, strict=True)
     ]
+
+
+async def _rights_for_kinds(entry: Json, cluster: Cluster, namespace: str) -> list[Json]:
+    """Return the same for each other kind of job that the cluster has, but for Pods, which all clusters have.
+
+    What is missing is one note a kind: who does not use it does not need it.
+    """
+    role: Role = "manager" if entry["role"] == "manager" else "worker"
+    asked: list[Json] = []
+    for kind in KINDS:
+        if kind.group in ("", "batch") or not await _serves(cluster, kind.group, kind.plural):
+            continue
+        right = right_for(kind, role)
+        answers = await asyncio.gather(*(_may(cluster, right, verb, namespace) for verb in right.verbs))
+        denied = [verb for verb, allowed in zip(right.verbs, answers, strict=True) if not allowed]
+        if denied:
+            verbs = ", ".join(denied)
+            text = f"may not {verbs} {right.shown} in namespace {namespace} on {cluster.name}: {right.without}."
+            _find(entry, LEVELS[right.need], text)
+        asked += [
+            {"verb": verb, "resource": right.shown, "namespace": namespace, "allowed": allowed}
+            for verb, allowed in zip(right.verbs, answers, strict=True)
+        ]
+    return asked
+
+
+async def _serves(cluster: Cluster, group: str, plural: str) -> bool:
+    try:
+        await cluster.resource(group, plural)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return False
+    return True
 
 
 async def _may(cluster: Cluster, right: Right, verb: str, namespace: str) -> bool:

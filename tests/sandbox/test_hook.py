@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_multikueue.decisions.names import Identity
 from airflow_provider_multikueue.hooks import MultiKueueHook
+from airflow_provider_multikueue.sandbox.api import Sandbox
 
 pytestmark = pytest.mark.sandbox
 
@@ -58,3 +59,14 @@ def test_the_connection_is_tested_cluster_by_cluster(hook: MultiKueueHook) -> No
     assert ok, answers
     for worker in ("manager", "multikueue-dws-worker-eu", "multikueue-dws-worker-us", "multikueue-dws-worker-asia"):
         assert worker in text
+
+
+def test_what_the_doctor_holds_to_be_an_error_fails_the_connection(
+    fleet: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = fleet.connection()
+    connection["extra"]["queue_name"] = "no-such-queue"
+    monkeypatch.setenv("AIRFLOW_CONN_OF_NO_QUEUE", json.dumps(connection))
+    ok, text = MultiKueueHook("of_no_queue").test_connection()
+    assert not ok
+    assert "the connection's queue no-such-queue is not in namespace" in text

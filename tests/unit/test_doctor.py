@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from airflow_provider_multikueue.commands.doctor import lines
 from airflow_provider_multikueue.decisions.connection import FleetConfig
@@ -68,3 +69,23 @@ async def test_who_is_refused_is_told_what_of_the_credentials_has_ended(server):
     texts = [finding["text"] for finding in manager["findings"]]
     assert any("(401)" in text for text in texts)
     assert any("its token ended 2 h ago" in text for text in texts)
+
+
+async def test_a_kind_that_the_account_may_not_use_is_one_note(server):
+    server.on("GET", "/apis/jobset.x-k8s.io", Answer({"versions": [{"version": "v1alpha2"}]}))
+    jobsets = {"resources": [{"name": "jobsets", "namespaced": True}]}
+    server.on("GET", "/apis/jobset.x-k8s.io/v1alpha2", Answer(jobsets))
+
+    async def review(request: web.Request) -> web.Response:
+        asked = (await request.json())["spec"]["resourceAttributes"]
+        return web.json_response({"status": {"allowed": asked["group"] != "jobset.x-k8s.io" or asked["verb"] == "get"}})
+
+    server.on("POST", REVIEWS, review)
+    found = await examined(server)
+    (manager,) = found["clusters"]
+    assert found["healthy"]
+    (finding,) = [each for each in manager["findings"] if "jobsets" in each["text"]]
+    assert finding["level"] == "note"
+    assert "may not list, watch, create, patch, delete jobsets.jobset.x-k8s.io in namespace default" in finding["text"]
+    assert "a JobSet can't be submitted, followed and deleted" in finding["text"]
+    assert [each["allowed"] for each in manager["rights"] if "jobsets" in each["resource"]] == [True] + [False] * 5
