@@ -102,11 +102,10 @@ async def run(accounts: Accounts, *, regions: list[str] | None = None) -> tuple[
 
 
 def missing(text: str, right: Right) -> bool:
-    """Return whether a text names the resource, one of its verbs, and where it is missing."""
-    words = "|".join(right.verbs)
-    return bool(
-        re.search(rf"\b({words})\b.*{re.escape(right.resource)}|{re.escape(right.resource)}.*\b({words})\b", text)
-    )
+    """Return whether a line names the resource, one of its verbs, and the cluster where it is missing."""
+    verb, resource = rf"\b({'|'.join(right.verbs)})\b", re.escape(right.resource)
+    cluster = r"\bmanager\b" if right.role == "manager" else r"\bmultikueue-dws-worker-"
+    return any(all(re.search(part, line) for part in (verb, resource, cluster)) for line in text.splitlines())
 
 
 async def test_a_job_runs_with_the_shipped_rights_and_no_others_are_used(accounts, monkeypatch):
