@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +14,12 @@ __all__ = ["ConnectProxy"]
 class ConnectProxy:
     """Leads names to ports of this machine, and refuses whatever is no CONNECT to one of them.
 
-    ``asked`` has what was asked for, ``heads`` the whole heads of these requests.
+    ``asked`` has what was asked for, ``heads`` the whole heads of these requests. With ``tls`` it is at ``https://``.
     """
 
-    def __init__(self, leads: Callable[[str, int], int | None]) -> None:
+    def __init__(self, leads: Callable[[str, int], int | None], *, tls: ssl.SSLContext | None = None) -> None:
         self._leads = leads
+        self._tls = tls
         self.asked: list[str] = []
         self.heads: list[str] = []
         self.url = ""
@@ -37,8 +39,8 @@ class ConnectProxy:
         self._loop.close()
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def _close(self) -> None:
         self._server.close()

@@ -49,6 +49,8 @@ class Access:
     tls: ssl.SSLContext | None = field(repr=False)
     tls_server_name: str | None = None
     proxy: str | None = field(default=None, repr=False)
+    proxy_tls: ssl.SSLContext | None = field(default=None, repr=False)
+    """Only for a proxy that is itself reached by TLS."""
     expires: float | None = None
     """Epoch seconds at which the credentials end, where that is known."""
     ends: Mapping[str, float] = field(default_factory=dict)
@@ -163,6 +165,7 @@ def access_for(cluster: Mapping[str, Any], user: Mapping[str, Any], *, expires: 
         tls=tls.context(settings, server) if server.startswith("https") else None,
         tls_server_name=cluster.get("tls-server-name"),
         proxy=proxy,
+        proxy_tls=tls.proxy_context(settings) if proxy and proxy.startswith("https") else None,
         expires=proof.expires,
         ends=ends,
         renew_at=renew_at(ends.values(), reread=proof.reread),

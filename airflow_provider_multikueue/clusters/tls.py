@@ -13,7 +13,7 @@ from pathlib import Path
 
 from airflow_provider_multikueue.clusters.kubeconfig import configuration_error
 
-__all__ = ["Settings", "context"]
+__all__ = ["Settings", "context", "proxy_context"]
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,17 @@ def context(settings: Settings, server: str) -> ssl.SSLContext:
         _warn_once(server)
         made.check_hostname = False
         made.verify_mode = ssl.CERT_NONE
+    return made
+
+
+def proxy_context(settings: Settings) -> ssl.SSLContext:
+    """Return the context for connections to a proxy at ``https://``, whose certificate is always verified.
+
+    The system's authorities are trusted, and as kubectl does, the cluster's. It is shown no client certificate.
+    """
+    made = ssl.create_default_context()
+    if settings.authority:
+        made.load_verify_locations(cadata=_text(settings.authority))
     return made
 
 

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 from airflow_provider_multikueue import __version__
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientSession
+    import ssl
+
+    from aiohttp import ClientRequest, ClientResponse, ClientSession, TCPConnector
 
     from airflow_provider_multikueue.clusters.credentials import Access, Source
 
@@ -144,14 +146,14 @@ class Transport:
         return response
 
     def _open_session(self, access: Access) -> ClientSession:
-        """Return the session; connections are unlimited, since each watch and each followed log holds one."""
+        """Return the session."""
         if self._closed:
             raise ConnectionError("the client was closed")
         if self._session is None or self._session.closed:
-            from aiohttp import ClientSession, DummyCookieJar, TCPConnector
+            from aiohttp import ClientSession, DummyCookieJar
 
             self._session = ClientSession(
-                connector=TCPConnector(ssl=access.tls if access.tls is not None else True, limit=0),
+                connector=_connector(access),
                 cookie_jar=DummyCookieJar(),
                 headers={"User-Agent": f"airflow-provider-multikueue/{__version__}"},
                 read_bufsize=READ_BUFFER,
@@ -233,6 +235,26 @@ class Transport:
                     await task
         if self._session is not None:
             await self._session.close()
+
+
+def _connector(access: Access) -> TCPConnector:
+    """Return what connects; without a limit, since each watch and each followed log holds a connection."""
+    from aiohttp import TCPConnector
+
+    if access.proxy_tls is None:
+        return TCPConnector(ssl=access.tls if access.tls is not None else True, limit=0)
+
+    class TunnelConnector(TCPConnector):
+        """Gives the proxy a context of its own, where aiohttp uses the server's for both.
+
+        It overrides what is private in aiohttp. Were it not called any more, the proxy's context would serve both: it
+        verifies, and knows no client certificate.
+        """
+
+        def _get_ssl_context(self, req: ClientRequest) -> ssl.SSLContext | None:
+            return access.tls if req.proxy else access.proxy_tls
+
+    return TunnelConnector(ssl=access.proxy_tls, limit=0)
 
 
 def _consume(task: asyncio.Task[Access]) -> None:

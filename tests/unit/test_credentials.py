@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime
+import ipaddress
 import json
 import socket
 import ssl
@@ -340,13 +341,26 @@ async def test_plain_http_without_credentials_is_taken():
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory) -> dict[str, Path]:
-    """A certificate authority, and a server certificate for api.fleet.test and 127.0.0.1."""
+    """A certificate authority, and a server certificate for api.fleet.test."""
+    from cryptography import x509
+
+    return authority_for(x509.DNSName("api.fleet.test"), tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="module")
+def other_authority(tmp_path_factory) -> dict[str, Path]:
+    """Another certificate authority, and a server certificate for 127.0.0.1."""
+    from cryptography import x509
+
+    return authority_for(x509.IPAddress(ipaddress.ip_address("127.0.0.1")), tmp_path_factory.mktemp("other"))
+
+
+def authority_for(host, folder: Path) -> dict[str, Path]:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
 
-    folder = tmp_path_factory.mktemp("pki")
     now = datetime.datetime.now(datetime.UTC)
 
     def certificate(name, key, issuer, issuer_key, *extensions):
@@ -364,7 +378,7 @@ def authority(tmp_path_factory) -> dict[str, Path]:
 
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     ca = certificate("ca", ca_key, "ca", ca_key, x509.BasicConstraints(ca=True, path_length=None))
-    server = certificate("api", key, "ca", ca_key, x509.SubjectAlternativeName([x509.DNSName("api.fleet.test")]))
+    server = certificate("api", key, "ca", ca_key, x509.SubjectAlternativeName([host]))
     (folder / "ca.pem").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
     (folder / "api.pem").write_bytes(server.public_bytes(serialization.Encoding.PEM))
     (folder / "api.key").write_bytes(
@@ -373,10 +387,15 @@ def authority(tmp_path_factory) -> dict[str, Path]:
     return {name: folder / name for name in ("ca.pem", "api.pem", "api.key")}
 
 
-@asynccontextmanager
-async def secured(authority: dict[str, Path], *, clients: bool = False) -> AsyncIterator[ApiServer]:
+def serving(authority: dict[str, Path]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority["api.pem"], authority["api.key"])
+    return context
+
+
+@asynccontextmanager
+async def secured(authority: dict[str, Path], *, clients: bool = False) -> AsyncIterator[ApiServer]:
+    context = serving(authority)
     if clients:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(authority["ca.pem"])
@@ -487,6 +506,39 @@ async def test_everything_goes_through_the_kubeconfigs_proxy(authority):
                 assert await get(cluster) == "train"
         assert proxy.heads[0].startswith(f"CONNECT {server.url.removeprefix('https://')} ")
         assert base64.b64encode(b"user:pass-word").decode() in proxy.heads[0]
+
+
+@pytest.mark.parametrize("trust", ["authority", "skip"])
+@pytest.mark.parametrize("known", [True, False], ids=["known proxy", "unknown proxy"])
+async def test_a_proxy_with_tls_is_verified_by_itself(authority, other_authority, monkeypatch, trust, known):
+    """Its certificate is of an authority that the system trusts or not, and the cluster's is of another one."""
+    if known:
+        monkeypatch.setenv("SSL_CERT_FILE", str(other_authority["ca.pem"]))
+    cluster = {"insecure-skip-tls-verify": True}
+    if trust == "authority":
+        cluster = {"certificate-authority-data": data(authority["ca.pem"]), "tls-server-name": "api.fleet.test"}
+    user = {"client-certificate-data": data(authority["api.pem"]), "client-key-data": data(authority["api.key"])}
+    with ConnectProxy(lambda _, port: port, tls=serving(other_authority)) as proxy:
+        async with secured(authority, clients=True) as server:
+            config = kubeconfig(server.url, cluster={**cluster, "proxy-url": proxy.url}, **user)
+            async with await Cluster.from_kubeconfig("x", config=config) as made:
+                if known:
+                    assert await get(made) == "train"
+                    return
+                with pytest.raises(ApiError, match=r"(?i)certificate"):
+                    await made.create(JOBS, {}, "default")
+        assert proxy.asked == []
+
+
+async def test_a_server_behind_a_proxy_with_tls_is_verified_as_well(authority, other_authority, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(other_authority["ca.pem"]))
+    with ConnectProxy(lambda _, port: port, tls=serving(other_authority)) as proxy:
+        async with secured(authority) as server:
+            config = kubeconfig(server.url, cluster={"proxy-url": proxy.url})
+            async with await Cluster.from_kubeconfig("x", config=config) as made:
+                with pytest.raises(ApiError, match=r"(?i)certificate"):
+                    await made.create(JOBS, {}, "default")
+        assert proxy.asked == [f"CONNECT {server.url.removeprefix('https://')}"]
 
 
 async def test_a_dead_proxy_is_an_error_without_its_password(authority):
