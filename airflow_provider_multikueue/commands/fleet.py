@@ -74,7 +74,7 @@ def _answer(plan: Plan, arguments: argparse.Namespace, out: TextIO) -> int:
 async def _describe(arguments: argparse.Namespace) -> FleetDescription:
     from airflow_provider_multikueue.fleet_files import describe
 
-    return await describe(arguments.file, arguments.project)
+    return await describe(arguments.file, arguments.project, seconds=arguments.timeout)
 
 
 async def _work(arguments: argparse.Namespace, out: TextIO) -> Plan:

@@ -86,7 +86,10 @@ async def _until_made(name: str, source: Source, patience: Patience) -> None:
         return
 
     async def made() -> str:
-        status, said = await asyncio.to_thread(status_of, source)
+        try:
+            status, said = await asyncio.to_thread(status_of, source)
+        except ConnectionError as error:  # Google does not answer now
+            return str(error)
         if status in ("ERROR", "STOPPING", "DEGRADED"):
             raise FleetConfigurationError(
                 f"{name}: {source.name} is of status {status}{f' ({said})' if said else ''}: it was not made, or is "

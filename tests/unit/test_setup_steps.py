@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from base64 import b64decode, b64encode
@@ -10,16 +11,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import yaml
 from airflow.providers.common.compat.sdk import redact
 
 from airflow_provider_multikueue.clusters import gke
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
-from airflow_provider_multikueue.fleet_files import open_fleet_file
+from airflow_provider_multikueue.fleet_files import describe, open_fleet_file
 from airflow_provider_multikueue.setup.desired import FLEET_LABEL, PART_LABEL
 from airflow_provider_multikueue.setup.steps import FleetSetup, Options
-from tests.unit.apiserver import kubeconfig, status
+from tests.unit.apiserver import kubeconfig, status, until
 from tests.unit.gkeserver import GkeServer
 from tests.unit.setupserver import READY, SetupServer
 from tests.unit.test_setup import EXAMPLE, manifests
@@ -259,3 +261,61 @@ async def test_a_cluster_that_gke_does_not_get_made_in_time_is_told(google: GkeS
     with pytest.raises(MultiKueueError, match="was not made within 1 s: it is of status PROVISIONING"):
         async with open_fleet_file(EXAMPLE, Options(seconds=1)) as setup:
             await setup.install("manager")
+
+
+OUTAGE = (grpc.StatusCode.INTERNAL, "Google is out of order")
+
+
+async def test_a_google_that_does_not_answer_is_asked_again(google: GkeServer):
+    cluster = google.add(MANAGER, "127.0.0.1:1")
+    cluster.status, cluster.status_message = cluster.Status.ERROR, "Insufficient regional quota"
+    google.refusal = OUTAGE
+
+    async def install() -> None:
+        async with open_fleet_file(EXAMPLE, Options(seconds=60)) as setup:
+            await setup.install("manager")
+
+    installing = asyncio.create_task(install())
+    await until(lambda: google.calls)
+    google.refusal = None
+    with pytest.raises(FleetConfigurationError, match="status ERROR"):
+        await installing
+    assert len(google.calls) > 1
+
+
+async def test_a_google_that_goes_on_not_answering_is_told(google: GkeServer):
+    google.refusal = OUTAGE
+    with pytest.raises(
+        MultiKueueError, match=r"was not made within 1 s: Google did not answer.*out of order"
+    ) as raised:
+        async with open_fleet_file(EXAMPLE, Options(seconds=1)) as setup:
+            await setup.install("manager")
+    assert not isinstance(raised.value, FleetConfigurationError)
+
+
+async def test_a_project_that_google_does_not_tell_is_asked_for_again_and_then_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked = []
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(1)
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        (tmp_path / "subject").write_text("a token of some other cloud")
+        key = {
+            "type": "external_account",
+            "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/p",
+            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+            "token_url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/token",
+            "credential_source": {"file": str(tmp_path / "subject")},
+        }
+        (tmp_path / "key.json").write_text(json.dumps(key))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+        content = yaml.safe_load(EXAMPLE.read_text())
+        del content["gcp_conn_id"]
+        with pytest.raises(MultiKueueError, match="was not known within 1 s: Google did not answer") as raised:
+            await describe(content, seconds=1)
+    assert not isinstance(raised.value, FleetConfigurationError)
+    assert len(asked) > 1
