@@ -22,6 +22,7 @@ from airflow_provider_multikueue.clusters.credentials import InCluster, InlineKu
 from airflow_provider_multikueue.clusters.watch import SharedWatch
 from airflow_provider_multikueue.decisions.connection import ClusterConfig, FleetConfig, Form
 from airflow_provider_multikueue.fleets.rotation import LookUp, Rotation
+from airflow_provider_multikueue.fleets.zones import NodeZones
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.clusters.cloud_logging import CloudLogging
@@ -98,6 +99,7 @@ class Fleet:
     def __init__(self, rotation: Rotation, manager: Cluster, mask: Mask | None) -> None:
         self.config = rotation.config
         self.manager = manager
+        self.zones = NodeZones()
         self._rotation = rotation
         self._mask = mask
         self._found: dict[str, Found] = {}

@@ -38,6 +38,7 @@ from airflow_provider_multikueue.fleets import stop
 from airflow_provider_multikueue.fleets.attention import Attention
 from airflow_provider_multikueue.fleets.notes import Notes
 from airflow_provider_multikueue.fleets.output import cloud_source, gone
+from airflow_provider_multikueue.fleets.zones import zones_of
 from airflow_provider_multikueue.logs.reader import PodLogs
 from airflow_provider_multikueue.logs.store import LogStore
 
@@ -351,7 +352,7 @@ class Following:
             job=report.parse_job_reference(self.job),
             dispatches=self._dispatches,
             nodes=nodes,
-            zones=await stop.zones_of(self.fleet, seen.cluster, nodes),
+            zones=await zones_of(self.fleet, seen.cluster, nodes),
             result=result,
         )
         return dict(whole)

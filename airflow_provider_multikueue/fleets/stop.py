@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from airflow_provider_multikueue.fleets.fleet import Fleet
     from airflow_provider_multikueue.logs.emit import Sink
 
-__all__ = ["Healer", "delete_job", "delete_on_manager", "left_on_workers", "zones_of"]
+__all__ = ["Healer", "delete_job", "delete_on_manager", "left_on_workers"]
 
 GONE_SECONDS = 20.0
 """How long a deletion follows the pods; measured: 0.1 to 4.1 s, plus the pod's own grace period."""
 
 FIRST_PAUSE = 60.0
 LONGEST_PAUSE = 600.0
-MOST_NODES = 16
 
 
 async def delete_job(
@@ -165,23 +164,3 @@ class Healer:
         sink.record(
             logging.INFO, f"{where} is made to ask for capacity again; the next time not before {pause:.0f} s from now"
         )
-
-
-async def zones_of(fleet: Fleet, worker: str | None, nodes: list[str]) -> list[str]:
-    """Return the zones of the nodes, sorted; empty where they may not be read."""
-    from airflow_provider_multikueue.clusters.client import NODES, ApiError
-
-    if worker is None or not nodes:
-        return []
-    try:
-        cluster = await fleet.worker(worker)
-        if cluster is None:
-            return []
-        async with asyncio.timeout(5):
-            found = await asyncio.gather(*(cluster.get(NODES, node) for node in nodes[:MOST_NODES]))
-    except (ApiError, MultiKueueError, TimeoutError):
-        return []
-    labels = (node["metadata"].get("labels") or {} for node in found)
-    return sorted(
-        {str(label["topology.kubernetes.io/zone"]) for label in labels if "topology.kubernetes.io/zone" in label}
-    )
