@@ -91,7 +91,7 @@ async def resolve_config(extra: Any, *, conn_id: str) -> FleetConfig:
 
     config = FleetConfig.from_extra(extra, conn_id=conn_id)
     config = await resolve_connections(config, _look_up)
-    await mask_secrets(config.secrets())
+    await mask_secrets(await asyncio.to_thread(config.secrets))  # reads an inline kubeconfig of any size
     return config
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_provider_multikueue.decisions.plain_yaml import plain_yaml
 
-__all__ = ["USER_TEXTS", "configuration_error", "parse", "read_file", "select"]
+__all__ = ["USER_TEXTS", "checked", "configuration_error", "parse", "read_file", "select"]
 
 FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 CLUSTER_TEXTS = ("server", "tls-server-name", "proxy-url", "certificate-authority", "certificate-authority-data")
@@ -39,10 +39,18 @@ def configuration_error(what: str, remedy: str) -> Exception:
 
 def parse(text: str, *, where: str) -> dict[str, Any]:
     """Return the kubeconfig that ``text`` (YAML or JSON) holds; error texts never quote it."""
+    value: object
     try:
         value = plain_yaml(text)
     except ValueError as error:
-        raise configuration_error(f"{where} can't be read: {error}.", "It must be a kubeconfig.") from None
+        value = error
+    return checked(value, where=where)
+
+
+def checked(value: object, *, where: str) -> dict[str, Any]:
+    """Return the kubeconfig that was read as ``value``; a ValueError is why it could not be."""
+    if isinstance(value, ValueError):
+        raise configuration_error(f"{where} can't be read: {value}.", "It must be a kubeconfig.")
     if not isinstance(value, dict):
         raise configuration_error(f"{where} is not a kubeconfig.", "It must be a mapping with clusters and contexts.")
     return value

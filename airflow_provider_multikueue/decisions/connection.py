@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -53,7 +54,7 @@ SECRET_LENGTH = 5
 """Shorter texts are not masked: masking them would hide half of every log line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
     """One cluster as the connection gives it."""
 
@@ -81,13 +82,24 @@ class ClusterConfig:
         google = self.google.parts if self.google else self.google_conn_id
         return [self.name, self.form, self.value, self.context, self.region, google, self.endpoint, self.cloud_logging]
 
+    @cached_property
+    def content(self) -> object:
+        """What the text of an inline kubeconfig holds, or the ValueError that says why it can't be read.
+
+        Read once; as that can take a while, where nobody waits for the thread.
+        """
+        try:
+            return plain_yaml(self.value)
+        except ValueError as error:
+            return error
+
     def secrets(self) -> set[str]:
-        """Return the texts that must be masked wherever they appear."""
-        inline = secret_leaves(_yaml(self.value)) if self.form is Form.INLINE else ()
+        """Return the texts that must be masked wherever they appear; reads `content`."""
+        inline = secret_leaves(self.content) if self.form is Form.INLINE else ()
         return {*inline, *(self.google.secrets() if self.google else ())}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FleetConfig:
     """A fleet as the connection gives it; its repr holds no secret."""
 
@@ -133,7 +145,7 @@ class FleetConfig:
             cloud_logging=google["cloud_logging"],
         )
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A text that is equal for two connections that lead to the same clusters in the same way."""
         clusters = (self.manager, *(self.workers[name] for name in sorted(self.workers)))
@@ -309,13 +321,6 @@ def gke_region(name: str) -> str | None:
     """Return the region of a GKE cluster's location, which is a region or a zone of one."""
     match = GKE_NAME.fullmatch(name)
     return re.sub(r"-[a-z]$", "", match["location"]) if match else None
-
-
-def _yaml(text: str) -> object:
-    try:
-        return plain_yaml(text)
-    except ValueError:
-        return None  # it can't be used either
 
 
 def deployment_name(config: FleetConfig, *, base_url: str | None, manager_server: str) -> str:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
 
 __all__ = ["BoundedLoader", "EndlessError", "TooDeepError", "TooManyError", "check_size", "children", "plain_yaml"]
 
@@ -31,8 +34,8 @@ class TooManyError(ValueError):
     """YAML in order, whose aliases stand for too many values."""
 
 
-class BoundedLoader(yaml.SafeLoader):
-    """Bounded in depth, so that nothing that walks the values runs out of stack; raises TooDeepError."""
+class _Bounded(Composer):
+    """Composes nodes, bounded in depth, so that nothing that walks the values runs out of stack."""
 
     most_levels: ClassVar[int] = MAX_DEPTH
     depth = 0
@@ -45,6 +48,32 @@ class BoundedLoader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
+
+
+class BoundedLoader(_Bounded, yaml.SafeLoader):
+    """Bounded in depth; raises TooDeepError."""
+
+
+def _fast_loader() -> Any:
+    """Return a loader of the same rules that reads with libyaml, where PyYAML was built with it.
+
+    Not CSafeLoader: it composes nodes in C as well, where a deep text runs out of stack, which ends the process.
+    """
+    try:
+        from yaml._yaml import CParser
+    except ImportError:
+        return BoundedLoader
+
+    class FastLoader(_Bounded, CParser, SafeConstructor, Resolver):
+        def __init__(self, text: str) -> None:
+            CParser.__init__(self, text)
+            for part in (Composer, SafeConstructor, Resolver):
+                part.__init__(self)
+
+    return FastLoader
+
+
+_PlainLoader = _fast_loader()
 
 
 def plain_yaml(text: str) -> object:
@@ -67,7 +96,7 @@ def plain_yaml(text: str) -> object:
 
 
 def _value(text: str) -> object:
-    loader = BoundedLoader(text)
+    loader = _PlainLoader(text)
     try:
         node = loader.get_single_node()
         if node is None:

@@ -53,7 +53,7 @@ def _file(config: ClusterConfig) -> Source:
 
 
 def _inline(config: ClusterConfig) -> Source:
-    parsed = kubeconfig.parse(config.value, where=f"the connection's `{config.key}`")
+    parsed = kubeconfig.checked(config.content, where=f"the connection's `{config.key}`")
     return InlineKubeconfig(config=parsed, context=config.context, key=config.key)
 
 

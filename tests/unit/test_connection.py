@@ -172,6 +172,11 @@ def test_secrets_are_the_leaves_that_must_be_masked_and_are_not_in_the_repr():
     assert parse(EXTRA).secrets() == []
 
 
+def test_the_digest_is_made_once():
+    config = parse(EXTRA)
+    assert config.digest is config.digest
+
+
 def test_the_digest_tells_ways_to_clusters_apart_and_nothing_else():
     assert parse(EXTRA).digest == parse({**EXTRA, "queue_name": "other", "deployment": "other"}).digest
     assert parse(EXTRA).digest != parse({**EXTRA, "manager_context": "other"}).digest

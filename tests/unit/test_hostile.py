@@ -24,7 +24,7 @@ from airflow_provider_multikueue.clusters.client import ApiError, Cluster
 from airflow_provider_multikueue.clusters.credentials import access_for
 from airflow_provider_multikueue.clusters.google_account import google_account
 from airflow_provider_multikueue.clusters.resources import JOBS, call
-from airflow_provider_multikueue.decisions import kueue_versions
+from airflow_provider_multikueue.decisions import kueue_versions, plain_yaml
 from airflow_provider_multikueue.decisions.connection import ClusterConfig, FleetConfig, Form
 from airflow_provider_multikueue.decisions.jobs import (
     adopt_or_replace,
@@ -137,6 +137,25 @@ def test_yaml_of_any_size_is_refused_before_anything_walks_through_it(text: str)
     assert FleetConfig.from_extra(extra, conn_id="c").secrets() == []
     with pytest.raises(FleetConfigurationError, match="must be a kubeconfig"):
         kubeconfig.parse(text, where="here")
+
+
+@QUICK
+@given(spoilt(CONFIG).map(yaml.safe_dump) | st.text(alphabet="-:{}[]&*!|>%@`'\"\n ab01.~#,?", max_size=60))
+@example("[" * 100_000)
+@example("a: &x {b: 1}\nc: {<<: *x}")
+@example("a: 1\n---\nb: 2")
+@example("'\ud800'")
+def test_both_readers_of_yaml_read_the_same(text: str) -> None:
+    """What libyaml does not take may be taken without it, but nothing is read as something else."""
+    values = []
+    for loader in (plain_yaml._PlainLoader, plain_yaml.BoundedLoader):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(plain_yaml, "_PlainLoader", loader)
+            try:
+                values.append(repr(plain_yaml.plain_yaml(text)))
+            except ValueError:
+                values.append("refused")
+    assert values[0] == values[1] or "refused" in values
 
 
 def test_what_is_nested_without_end_is_refused() -> None:

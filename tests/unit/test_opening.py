@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import pytest
 import yaml
 
+from airflow_provider_multikueue.decisions import connection as decisions_connection
+from airflow_provider_multikueue.decisions.plain_yaml import plain_yaml
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
+from airflow_provider_multikueue.fleets.fleet import source_of
 from airflow_provider_multikueue.opening import open_connection
 from tests.unit.apiserver import kubeconfig
 
@@ -42,6 +46,27 @@ def test_tasks_of_an_event_loop_share_one_look_and_one_copy_of_what_it_says(stor
                 assert also is config
 
     asyncio.run(open_two())
+
+
+def test_an_inline_kubeconfig_is_read_once_for_all_and_holds_up_no_loop(monkeypatch):
+    readers = []
+
+    def read(text: str) -> object:
+        readers.append(threading.current_thread())
+        return plain_yaml(text)
+
+    monkeypatch.setattr(decisions_connection, "plain_yaml", read)
+    extra = {"manager_kube_config": yaml.safe_dump(kubeconfig("http://127.0.0.1:1", token="some-token"))}
+    monkeypatch.setenv("AIRFLOW_CONN_FLEET", json.dumps({"conn_type": "multikueue", "extra": extra}))
+
+    async def open_many() -> None:
+        async with open_connection("fleet") as (_, config), open_connection("fleet"):
+            assert source_of(config.manager).config is config.manager.content
+            assert source_of(config.manager).load().authorization == "Bearer some-token"
+
+    asyncio.run(open_many())
+    assert len(readers) == 1
+    assert readers[0] is not threading.main_thread()
 
 
 def test_another_event_loop_looks_for_itself(store):
