@@ -23,30 +23,35 @@ def main() -> None:
     asked = json.load(sys.stdin)
     of_run = {"dag_id": "waiting", "run_id": asked["run"]}
     with create_session() as session:
-        instances = session.scalars(
-            select(TaskInstance).filter_by(task_id="wait", **of_run).order_by(TaskInstance.map_index)
-        ).all()
+        of_tasks = select(TaskInstance).filter_by(**of_run).order_by(TaskInstance.map_index)
+        instances = session.scalars(of_tasks.filter_by(task_id="wait")).all()
         for instance, job in zip(instances, asked["jobs"], strict=True):
-            _defer(session, instance, job)
+            part = _part(job)
+            orders = {"job": part, "orders": {}, "multikueue_conn_id": "multikueue_default"}
+            _defer(
+                session, instance, "airflow_provider_multikueue.triggers.MultiKueueJobTrigger", orders, {"job": part}
+            )
+        probe = session.scalars(of_tasks.filter_by(task_id="probe")).one()
+        _defer(session, probe, "bench.probe.Probe", asked["probe"], {})
         session.scalars(select(DagRun).filter_by(**of_run)).one().state = "running"
 
 
-def _defer(session: Any, instance: Any, job: dict[str, str]) -> None:
+def _part(job: dict[str, str]) -> dict[str, str]:
+    return {"api_version": "batch/v1", "kind": "Job", "namespace": NAMESPACE, "name": job["name"], "uid": job["uid"]}
+
+
+def _defer(session: Any, instance: Any, classpath: str, arguments: dict[str, Any], then: dict[str, Any]) -> None:
     from airflow._shared.timezones import timezone
     from airflow.models.trigger import Trigger
     from airflow.sdk.serde import serialize
 
-    part = {"api_version": "batch/v1", "kind": "Job", "namespace": NAMESPACE, "name": job["name"], "uid": job["uid"]}
-    trigger = Trigger(
-        classpath="airflow_provider_multikueue.triggers.MultiKueueJobTrigger",
-        kwargs={"job": part, "orders": {}, "multikueue_conn_id": "multikueue_default"},
-    )
+    trigger = Trigger(classpath=classpath, kwargs=arguments)
     session.add(trigger)
     session.flush()
     instance.trigger_id = trigger.id
     instance.state, instance.try_number = "deferred", 1
     instance.start_date = timezone.utcnow()
-    instance.next_method, instance.next_kwargs = "execute_complete", serialize({"job": part})
+    instance.next_method, instance.next_kwargs = "execute_complete", serialize(then)
 
 
 if __name__ == "__main__":
