@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-__all__ = ["ApiError", "from_answer", "from_exception"]
+__all__ = ["ApiError", "TooLargeError", "from_answer", "from_exception"]
 
 PASSING = {0, 429, 500, 502, 503, 504}
 RETRY_AFTER_LIMIT = 300.0
@@ -28,6 +28,10 @@ class _Call(Protocol):
     def namespace(self) -> str | None: ...
     @property
     def name(self) -> str | None: ...
+
+
+class TooLargeError(ValueError):
+    """An answer, or an event of a watch, that is larger than what is read into memory."""
 
 
 class ApiError(Exception):
@@ -63,7 +67,12 @@ class ApiError(Exception):
     @property
     def passing(self) -> bool:
         """Whether the same request may well succeed a little later."""
-        return self.status in PASSING
+        return self.status in PASSING and not self.too_large
+
+    @property
+    def too_large(self) -> bool:
+        """Whether the answer was larger than what is read into memory."""
+        return self.reason == TooLargeError.__name__
 
     @property
     def denied(self) -> bool:
@@ -149,9 +158,11 @@ def _sentence(status: int, message: str, cluster: str, call: _Call) -> str:
 def from_exception(error: BaseException, cluster: str, server: str, call: _Call) -> ApiError:
     """Return the error for a request that got no whole answer."""
     cause = _cause(error)
+    remedy = "Check that this host reaches it (network, proxy, certificate) and that it is up."
+    if isinstance(error, TooLargeError):
+        remedy = "No object of Kubernetes is so large: find out with kubectl what stands there, and delete it."
     return ApiError(
-        f"No answer from cluster {cluster} at {server or 'an unknown address'} to {_subject(call)}: {cause}. "
-        "Check that this host reaches it (network, proxy, certificate) and that it is up.",
+        f"No answer from cluster {cluster} at {server or 'an unknown address'} to {_subject(call)}: {cause}. {remedy}",
         status=0,
         reason=type(error).__name__,
         message=cause,

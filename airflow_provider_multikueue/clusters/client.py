@@ -8,11 +8,10 @@ times; credentials are renewed before they end, and once when the server refuses
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Literal
 
-from airflow_provider_multikueue.clusters.api_error import ApiError
+from airflow_provider_multikueue.clusters.api_error import ApiError, TooLargeError
 from airflow_provider_multikueue.clusters.resources import (
     CONFIGMAPS,
     EVENTS,
@@ -27,6 +26,7 @@ from airflow_provider_multikueue.clusters.resources import (
     Resource,
 )
 from airflow_provider_multikueue.clusters.resources import call as about
+from airflow_provider_multikueue.clusters.sending import decoded
 from airflow_provider_multikueue.clusters.server import Server
 from airflow_provider_multikueue.clusters.transport import LOG, LOG_FOLLOW, WATCH
 
@@ -50,7 +50,8 @@ Objects = list[Object]
 
 PAGE = 500
 LIST_RESTARTS = 3
-LINE_LIMIT = 64 * 1024 * 1024
+LINE_LIMIT = 8 * 1024 * 1024
+"""An event of a watch holds one object, of which etcd takes at most 1.5 MiB unless its limit was raised."""
 PATCHES = {
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
@@ -211,13 +212,13 @@ class Cluster(Server):
                 accepted()
             try:
                 async for line in _lines(chunks):
-                    yield self._event(line, call)
-            except EOFError as error:
+                    yield await self._event(line, call)
+            except (EOFError, TooLargeError) as error:
                 raise self._sender.broken(error, call) from error
 
-    def _event(self, line: bytes, call: Call) -> tuple[str, Object]:
+    async def _event(self, line: bytes, call: Call) -> tuple[str, Object]:
         try:
-            event = json.loads(line)
+            event = await decoded(line)
             kind, obj = event["type"], event["object"]
             if kind == "ERROR":
                 raise self._sender.refused(int(obj.get("code") or 500), obj, call, {})
@@ -260,7 +261,7 @@ def _selectors(labels: str | None, fields: str | None) -> dict[str, str]:
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield complete lines of (almost) any length; an EOFError says that the last one was cut off."""
+    """Yield complete lines; an EOFError says that the last one was cut off, a TooLargeError that one is too long."""
     pending: list[bytes] = []
     size = 0
     async for chunk in chunks:
@@ -268,7 +269,7 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         pending.append(first)
         size += len(first)
         if size > LINE_LIMIT:
-            raise EOFError(f"an event is larger than {LINE_LIMIT >> 20} MiB")
+            raise TooLargeError(f"an event is larger than {LINE_LIMIT >> 20} MiB")
         if not rest:
             continue
         if line := b"".join(pending):

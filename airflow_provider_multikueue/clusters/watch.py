@@ -283,14 +283,15 @@ class SharedWatch:
         tally.add("multikueue.watch_reconnects", fleet_cluster=self._cluster.name if self._cluster else "unknown")
         if self._failures == 1:
             self._failing_since = time.time()
-        if status == 410:
+        anew = status == 410 or (isinstance(error, ApiError) and error.too_large)  # the same event would come again
+        if anew:
             self._version = ""
         self._stale = status == 404
         log.debug("Watch %s failed %d times: %s", self.name, self._failures, error)
         if self._failures > 1 or not self.synced:  # else a stream broke, and is resumed before anyone need know
             self._set_trouble(Trouble(self._failing_since, str(error), status))
         least, most = BACKOFF[0], SHORT_BACKOFF if accepted else BACKOFF[1]
-        growth = self._failures - (1 if status == 410 else PATIENT)
+        growth = self._failures - (1 if anew else PATIENT)
         pause = min(most, least * 2.0 ** min(max(growth, 0), 10)) * random.uniform(0.5, 1.5)  # noqa: S311
         return max(pause, error.retry_after or 0.0) if isinstance(error, ApiError) else pause
 

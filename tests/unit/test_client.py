@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import pickle
 import socket
 from collections.abc import AsyncIterator
 
 import pytest
 
-from airflow_provider_multikueue.clusters import sending, transport
+from airflow_provider_multikueue.clusters import client, sending, transport
 from airflow_provider_multikueue.clusters.client import JOBS, NODES, PODS, ApiError, Cluster, Resource
 from airflow_provider_multikueue.clusters.transport import Timeouts
 from tests.unit.apiserver import Answer, ApiServer, Stream, event, hang, kubeconfig, listed, obj, status
@@ -190,6 +191,46 @@ async def test_answers_of_any_shape_are_errors(server, cluster, body):
     assert (await failure(cluster.create(JOBS, {}, "default"))).status == 0
 
 
+async def test_an_answer_beyond_the_limit_is_an_error_that_is_not_asked_for_again(server, cluster, monkeypatch):
+    monkeypatch.setattr(sending, "ANSWER_LIMIT", 1024 * 1024)
+    server.on("GET", f"{PATH}/train", Answer(obj("train", spec="x" * 1024 * 1024)))
+    server.on("GET", PATH, listed(obj("a", spec="x" * 1024 * 1024)))
+    error = await failure(cluster.get(JOBS, "train", "default"))
+    assert (error.status, error.message, error.passing) == (0, "the answer is larger than 1 MiB", False)
+    assert "Check that this host reaches it" not in str(error)
+    assert "delete it" in str(error)
+    assert (await failure(cluster.list(JOBS, "default"))).too_large
+    assert len(server.seen) == 2
+    assert pickle.loads(pickle.dumps(error)).too_large
+
+
+async def test_the_loop_goes_on_while_a_large_answer_is_read(server, cluster):
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def turns_during(body: bytes) -> int:
+        before = turns
+        assert await sending.decoded(body) == json.loads(body)
+        return turns - before
+
+    turning = asyncio.create_task(turn())
+    await asyncio.sleep(0)
+    assert await turns_during(b"[{}]") == 0
+    assert await turns_during(b"[" + b"{}," * sending.LARGE + b"{}]") > 0
+    turning.cancel()
+
+
+@pytest.mark.parametrize("body", [b"[" * 2_000_000, b"[" + b"{}," * 1_000_000, b"\xff" * 2_000_000])
+async def test_a_large_answer_that_is_no_json_is_an_error(server, cluster, body):
+    server.on("POST", PATH, Stream([body]))
+    assert (await failure(cluster.create(JOBS, {}, "default"))).status == 0
+
+
 async def test_a_redirect_is_not_followed(server, cluster):
     server.on("GET", f"{PATH}/train", Answer({}, 302, {"Location": "http://127.0.0.1:1/"}))
     assert (await failure(cluster.get(JOBS, "train", "default"))).status == 302
@@ -240,6 +281,16 @@ async def test_an_event_may_be_larger_than_a_megabyte(server, cluster):
     large = obj("a", spec="x" * 3_000_000)
     server.on_watch(PATH, Stream([event("ADDED", large), event("ADDED", obj("b"))]))
     assert await watched(cluster) == [("ADDED", large), ("ADDED", obj("b"))]
+
+
+@pytest.mark.parametrize("end", [b"\n", b""], ids=["whole", "endless"])
+async def test_an_event_beyond_the_limit_is_an_error(server, cluster, monkeypatch, end):
+    monkeypatch.setattr(client, "LINE_LIMIT", 1024 * 1024)
+    server.on_watch(PATH, Stream([event("ADDED", obj("a")), *[b"x" * 65536] * 20, end], end="open"))
+    watching = cluster.watch(JOBS, "default", resource_version="1")
+    assert await anext(watching) == ("ADDED", obj("a"))
+    error = await failure(anext(watching))
+    assert (error.status, error.message, error.passing) == (0, "an event is larger than 1 MiB", False)
 
 
 @pytest.mark.parametrize(

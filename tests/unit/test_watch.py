@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from airflow_provider_multikueue.clusters import store, watch
+from airflow_provider_multikueue.clusters import client, store, watch
 from airflow_provider_multikueue.clusters.client import JOBS, Cluster, Resource
 from airflow_provider_multikueue.clusters.transport import Timeouts
 from airflow_provider_multikueue.clusters.watch import SharedWatch, Subscription
@@ -146,7 +146,7 @@ async def test_after_a_410_the_difference_is_told(server, jobs, expired):
     server.on_watch(PATH, feed, expired, hang)
     bells = {name: Bell() for name in ("same", "changed", "gone", "new")}
     subscriptions = {name: jobs.subscribe(name, bell) for name, bell in bells.items()}
-    await until(lambda: jobs.synced)
+    await until(lambda: bells["new"].rings)  # all are told of the first list at once
     before = {name: bell.rings for name, bell in bells.items()}
     server.on("GET", PATH, listed(obj("same"), obj("changed", 8), obj("new", 9), version="10"))
     feed.send("cut")
@@ -365,6 +365,17 @@ async def test_objects_without_sense_are_trouble_and_no_end(server, jobs):
     a = jobs.subscribe("a", Bell())
     await until(lambda: a.synced)
     assert names(a) == ["a"]
+
+
+async def test_after_an_event_that_is_too_large_the_objects_are_listed_anew(server, jobs, monkeypatch):
+    monkeypatch.setattr(client, "LINE_LIMIT", 100_000)
+    large = obj("a", 2, spec="x" * 200_000)
+    server.on("GET", PATH, listed(obj("a"), version="1"), listed(large, version="2"))
+    server.on_watch(PATH, Stream([event("MODIFIED", large)]), hang)
+    subscription = jobs.subscribe("a", Bell())
+    await until(lambda: version(subscription) == "2")
+    await until(lambda: server.count("GET", PATH, watch=True) == 2)
+    assert server.seen[-1].query["resourceVersion"] == "2"
 
 
 async def test_a_subscriber_that_fails_hurts_nobody_else(server, jobs):
