@@ -142,7 +142,7 @@ def _failed(seen: Observation, ending: Ending, pods: Pods, tail: Sequence[str]) 
 
 def _outlived(end: ContainerEnd, ends: Sequence[ContainerEnd]) -> bool:
     """Whether a pod that was made after ``end`` failed too: the job was given another chance, and that decided."""
-    return bool(end.finished) and any(other.created >= end.finished for other in ends)
+    return bool(end.finished) and any(other.created > end.finished for other in ends)
 
 
 def _ends(pods: Pods) -> tuple[ContainerEnd, ...]:

@@ -66,7 +66,7 @@ async def test_the_log_goes_on_without_gap_or_repeat_after_a_worker_was_out_of_r
 async def test_a_worker_that_is_out_of_reach_for_five_minutes_is_waited_for(site: Site) -> None:
     site.only(US)
     async with through_a_proxy(site, f"worker-{US}") as (fleet, proxy):
-        job = await site.start(shell("for i in {1..330}; do echo tick $i; sleep 1; done"), fleet=fleet)
+        job = await site.start(shell("for i in {1..420}; do echo tick $i; sleep 1; done"), fleet=fleet)
         await job.log.says("tick 3")
         await proxy.set_fault(Fault(mode="blackhole"))
         await job.log.says("Worker us-east4 cannot be reached since", "only Kueue places it again")
@@ -77,7 +77,7 @@ async def test_a_worker_that_is_out_of_reach_for_five_minutes_is_waited_for(site
     assert outcome.error is None
     assert outcome.report is not None
     assert len(outcome.report["dispatches"]) == 1
-    assert [line for line in job.log.output if line.startswith("tick ")] == [f"tick {n}" for n in range(1, 331)]
+    assert [line for line in job.log.output if line.startswith("tick ")] == [f"tick {n}" for n in range(1, 421)]
     assert job.log.count("cannot be reached since") == 1
 
 

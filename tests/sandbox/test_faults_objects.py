@@ -25,7 +25,7 @@ from tests.sandbox.overlap import BOTH, overlapping
 pytestmark = [pytest.mark.sandbox, pytest.mark.fleet, pytest.mark.asyncio(loop_scope="module")]
 
 Object = dict[str, Any]
-TICKING = "for i in {1..12}; do echo tick $i; sleep 1; done; echo it ran"
+TICKING = "for i in {1..25}; do echo tick $i; sleep 1; done; echo it ran"
 
 
 def cluster_queue(covers: dict[str, int], *, check: str | None = "sample-dws-multikueue", **spec: Any) -> Object:
@@ -189,6 +189,11 @@ async def test_a_workload_that_is_deleted_on_the_manager_ends_the_job(site: Site
     site.only(US)
     job = await site.start(shell("echo begun; sleep 100"))
     await job.log.says("begun")
+
+    async def resumed() -> bool:
+        return bool(((await job.on_manager()) or {}).get("status", {}).get("active"))
+
+    await eventually(resumed, "the manager's Job to show the pod: before, Kueue makes another Workload")
     await job.delete_workload()
     outcome = await job.outcome()
     assert isinstance(outcome.error, JobDeletedError)

@@ -100,9 +100,11 @@ async def test_a_job_is_held_only_where_no_default_queue_would_take_it(
     async with open_fleet(config) as opened:
         queues = await opened.manager.resource("kueue.x-k8s.io", "localqueues")
         if caught:
-            queue = {"metadata": {"name": "default"}, "spec": {"clusterQueue": "dws-cluster-queue"}}
+            queue: Object = {"metadata": {"name": "default"}, "spec": {"clusterQueue": "dws-cluster-queue"}}
             queue |= {"apiVersion": f"kueue.x-k8s.io/{queues.version}", "kind": "LocalQueue"}
-            await opened.manager.create(queues, queue, multikueue_namespace)
+            path, manager = str(fleet.kubeconfig), fleet.spec.manager_context
+            async with await Cluster.from_kubeconfig(manager, path=path, context=manager) as administrator:
+                await administrator.create(queues, queue, multikueue_namespace)
         request = request_for(manifest(), config, multikueue_namespace, hold=True)
         submitted = await submit(opened, request, Silent())
         metadata = submitted.job["metadata"]
