@@ -186,6 +186,7 @@ def test_after_airflow_was_killed_in_the_middle_nothing_is_left_and_the_next_run
         os.kill(pid, signal.SIGKILL)
     for component in ("scheduler", "triggerer"):
         airflow.signal(component)
+        airflow.sync(airflow.components[component].wait())
         airflow.sync(airflow.start_component(component))
     tutorial.end(run)
     assert gke.names() == []
