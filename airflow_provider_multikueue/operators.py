@@ -125,7 +125,8 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         self._check()
         part = self._waiting.run(lambda: self._submit(context), interruptible=False)
         if self.wait_until == "submitted":
-            return self._conclude(context, self._waiting.run(lambda: self._follow(part, Orders(until="now"))))
+            look = Orders(until="now", regions=self._regions)
+            return self._conclude(context, self._waiting.run(lambda: self._follow(part, look)))
         orders = self._orders(context)
         if self.deferrable:
             self._defer(part, orders)
@@ -169,12 +170,16 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             deadline=_after(context["ti"].start_date, self._time_left()),
             startup_seconds=self.startup_timeout.total_seconds() if self.startup_timeout else None,
             max_dispatches=self.max_dispatches,
-            regions=tuple(self.regions) if self.regions is not None else None,
+            regions=self._regions,
             logs=self.logs,
             heal=self.heal,
             read_result=self.read_result,
             log_uri=self.log_uri,
         )
+
+    @property
+    def _regions(self) -> tuple[str, ...] | None:
+        return tuple(self.regions) if self.regions is not None else None
 
     def _time_left(self) -> timedelta | None:
         """Return ``execution_timeout``, which Airflow does not enforce while a task is deferred.

@@ -18,7 +18,7 @@ from airflow_provider_multikueue.exceptions import JobDeadlineError, MultiKueueE
 if TYPE_CHECKING:
     from airflow_provider_multikueue.decisions.workload import Observation
 
-__all__ = ["LOOK", "Orders", "Verdict", "next_deadline", "verdict"]
+__all__ = ["LOOK", "Orders", "Verdict", "next_deadline", "outside_regions", "verdict"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +83,10 @@ def verdict(
     now: float,
 ) -> Verdict | None:
     """Return why the wait must end now, or None. ``tried`` says in words what the job last waited for."""
+    if outside := outside_regions(seen, orders, dispatches):
+        return outside
     error = (
-        _outside_regions(seen, orders)
-        or _past_deadline(seen, orders, tried, now)
+        _past_deadline(seen, orders, tried, now)
         or _not_admitted(seen, orders, now)
         or _not_started(seen, orders, pods, now)
         or _moved_too_often(seen, orders, dispatches)
@@ -104,14 +105,21 @@ def next_deadline(seen: Observation, orders: Orders) -> float | None:
     return min(known) if known else None
 
 
-def _outside_regions(seen: Observation, orders: Orders) -> MultiKueueError | None:
-    if orders.regions is None or seen.cluster is None or seen.region in orders.regions:
+def outside_regions(seen: Observation, orders: Orders, dispatches: Sequence[Mapping[str, Any]]) -> Verdict | None:
+    """Return the end of a job that is, or was, on a worker outside its regions, however it ended."""
+    if orders.regions is None:
         return None
-    return RegionUnavailableError(
-        f"Job {seen.namespace}/{seen.name} was placed on {seen.cluster} ({seen.region or 'region unknown'}), but only "
-        f"{', '.join(orders.regions)} may run it. The fleet changed after the submission: check the clusters of the "
-        f"queue's MultiKueueConfig."
+    places = {str(stay["cluster"]): stay["region"] for stay in dispatches}
+    if seen.cluster is not None:
+        places[seen.cluster] = seen.region or places.get(seen.cluster)
+    bad = [f"{name} ({region or 'region unknown'})" for name, region in places.items() if region not in orders.regions]
+    if not bad:
+        return None
+    error = RegionUnavailableError(
+        f"Job {seen.namespace}/{seen.name} was placed on {', '.join(bad)}, but only {', '.join(orders.regions)} may "
+        f"run it. The fleet changed after the submission: check the clusters of the queue's MultiKueueConfig."
     )
+    return Verdict(error, orders.may_delete)
 
 
 def _past_deadline(seen: Observation, orders: Orders, tried: str, now: float) -> MultiKueueError | None:

@@ -23,7 +23,7 @@ from airflow_provider_multikueue.decisions import endings, narrate, report
 from airflow_provider_multikueue.decisions.jobs import QUEUE_LABEL, held_for, release
 from airflow_provider_multikueue.decisions.kinds import find_kind
 from airflow_provider_multikueue.decisions.names import DISPATCHES, JOINED, cursors_of
-from airflow_provider_multikueue.decisions.orders import Orders, Verdict, next_deadline, verdict
+from airflow_provider_multikueue.decisions.orders import Orders, Verdict, next_deadline, outside_regions, verdict
 from airflow_provider_multikueue.decisions.outcome import Outcome
 from airflow_provider_multikueue.decisions.pods import pods_of_stay
 from airflow_provider_multikueue.decisions.results import read_result
@@ -278,6 +278,8 @@ class Following:
         await self._patch({"metadata": {"uid": self.job["uid"], "annotations": notes}})
 
     async def _decide(self, seen: Observation) -> Outcome | None:
+        if outside := outside_regions(seen, self.orders, self._dispatches.items):
+            return await self._give_up(seen, outside)
         if seen.ending is not None:
             return await self._end(seen)
         placed = seen.cluster is not None and seen.admitted is not None

@@ -94,6 +94,20 @@ def test_a_placement_outside_the_regions_ends_the_wait_at_once(region: str | Non
     assert "europe-west4" in str(ended.error)
 
 
+def test_a_stay_outside_the_regions_is_not_forgotten_when_the_job_has_moved_on() -> None:
+    stay = {"cluster": "elsewhere", "region": None, "admitted": iso(4), "ended": iso(9), "reason": "capacity revoked"}
+    for seen in (waiting(was_admitted=True), placed()):
+        ended = judge(seen, Orders(regions=("us-east4",)), now=20, dispatches=[stay])
+        assert ended is not None
+        assert "elsewhere (region unknown)" in str(ended.error)
+
+
+def test_a_region_that_was_known_of_a_stay_is_still_that_of_its_worker() -> None:
+    """A reader that begins anew may not reach the worker whose nodes say where it is."""
+    stay = {"cluster": US, "region": "us-east4", "admitted": iso(4), "ended": None, "reason": None}
+    assert judge(placed(region=None), Orders(regions=("us-east4",)), now=5, dispatches=[stay]) is None
+
+
 def test_a_placement_inside_the_regions_goes_on() -> None:
     assert judge(placed(), Orders(regions=("europe-west4", "us-east4")), now=5) is None
 
