@@ -19,10 +19,16 @@ from airflow_provider_multikueue.decisions.conditions import (
 )
 from airflow_provider_multikueue.decisions.jobs import run_duration_of
 from airflow_provider_multikueue.decisions.kinds import outcome
-from airflow_provider_multikueue.decisions.regions import asked_clusters, is_copy, is_inactive, newest_request
+from airflow_provider_multikueue.decisions.regions import (
+    asked_clusters,
+    blocked_by,
+    is_copy,
+    is_inactive,
+    newest_request,
+)
 
 if TYPE_CHECKING:
-    from airflow_provider_multikueue.decisions.views import CopyMemory, Memory, View, WorkerView
+    from airflow_provider_multikueue.decisions.views import Blocked, CopyMemory, Memory, View, WorkerView
 
 __all__ = ["remember"]
 
@@ -36,6 +42,7 @@ def remember(memory: Memory, view: View) -> Memory:
     if view.job is not None:
         metadata = (text_at(view.job, "metadata", "namespace"), text_at(view.job, "metadata", "name"))
         memory = replace(memory, namespace=metadata[0], name=metadata[1])
+    blocked = blocked_by(view.workload)
     copies = {name: _remember_copy(memory.of(name), view, worker) for name, worker in view.workers.items()}
     memory = replace(
         memory,
@@ -45,6 +52,8 @@ def remember(memory: Memory, view: View) -> Memory:
             memory.workload_gone_since, view.now, when=view.workload_seen and view.workload is None
         ),
         inactive_since=_since(memory.inactive_since, view.now, when=is_inactive(view.workload)),
+        blocked=blocked,
+        blocked_since=_since(_same(memory, blocked), view.now, when=bool(blocked)),
     )
     if cluster := _chosen(view):
         memory = replace(memory, cluster=cluster)
@@ -60,7 +69,16 @@ def _since(known: float | None, now: float, *, when: bool) -> float | None:
     return (known if known is not None else now) if when else None
 
 
+def _same(memory: Memory | CopyMemory, blocked: Blocked) -> float | None:
+    """Return since when the queue is blocked by the same kind of reason; another one has a grace of its own."""
+    return memory.blocked_since if memory.blocked == blocked else None
+
+
 def _remember_copy(memory: CopyMemory, view: View, worker: WorkerView) -> CopyMemory:
+    blocked = blocked_by(worker.workload)
+    memory = replace(
+        memory, blocked=blocked, blocked_since=_since(_same(memory, blocked), view.now, when=bool(blocked))
+    )
     memory = _remember_refusal(memory, view, worker)
     memory = _remember_end(memory, view, worker)
     silent = _since(

@@ -22,18 +22,25 @@ from airflow_provider_multikueue.decisions.conditions import (
     transition,
 )
 from airflow_provider_multikueue.decisions.kinds import get_at
-from airflow_provider_multikueue.decisions.views import CopyMemory, DeadRegion, RegionCheck, Stage, View, WorkerView
+from airflow_provider_multikueue.decisions.views import (
+    Blocked,
+    CopyMemory,
+    DeadRegion,
+    RegionCheck,
+    Stage,
+    View,
+    WorkerView,
+)
 
 __all__ = [
     "asked_clusters",
+    "blocked_by",
     "by_what_they_say",
     "dead_regions",
     "is_copy",
     "is_inactive",
-    "is_inadmissible",
     "newest_request",
     "region_checks",
-    "waits_for_queue",
 ]
 
 ORIGIN: Final = "kueue.x-k8s.io/multikueue-origin"
@@ -85,17 +92,21 @@ def is_inactive(workload: Mapping[str, Any] | None) -> bool:
     return get_at(workload, ("spec", "active")) is False
 
 
-def is_inadmissible(workload: Mapping[str, Any] | None) -> bool:
-    """Whether the queue can reserve no quota for the Workload: it is missing, stopped, or lacks a resource for good."""
+def blocked_by(workload: Mapping[str, Any] | None) -> Blocked:
+    """Return what keeps the queue from reserving quota for the Workload, other than that the quota is in use.
+
+    ``unfit`` is a queue that is missing, or lacks a resource for good. Kueue 0.19 says Suspended and Misconfigured for
+    Inadmissible where its gate UnadmittedWorkloadsObservability is on.
+    """
     found = condition(workload, "QuotaReserved")
     if text_at(found, "status") != "False":
-        return False
-    return text_at(found, "reason") == "Inadmissible" or "unavailable in ClusterQueue" in text_at(found, "message")
-
-
-def waits_for_queue(message: str) -> bool:
-    """Whether an inadmissible Workload waits for a queue that is stopped, which people undo, rather than for ever."""
-    return message.rstrip(".").endswith("is inactive")
+        return ""
+    reason, message = text_at(found, "reason"), text_at(found, "message").rstrip(".")
+    if reason == "Suspended":
+        return "stopped"
+    if reason in ("Inadmissible", "Misconfigured"):
+        return "stopped" if message.endswith(("is inactive", "is stopped")) else "unfit"
+    return "unfit" if "unavailable in ClusterQueue" in message else ""
 
 
 def by_what_they_say(said: Iterable[tuple[str, str]]) -> str:
@@ -145,7 +156,7 @@ def _stage(view: View, worker: WorkerView) -> Answer:
     if is_true(workload, "Admitted"):
         return Stage.GRANTED, "", transition(workload, "Admitted")
     if not is_true(workload, "QuotaReserved"):
-        return _without_quota(workload)
+        return _without_quota(view, worker)
     return _with_quota(worker)
 
 
@@ -164,12 +175,16 @@ def _refusal_text(worker: WorkerView) -> str:
     return refusal_of(worker.workload) or (told(request, "Failed") if is_true(request, "Failed") else "")
 
 
-def _without_quota(workload: Mapping[str, Any]) -> Answer:
-    found = condition(workload, "QuotaReserved")
-    if found is None:
+def _without_quota(view: View, worker: WorkerView) -> Answer:
+    workload = worker.workload
+    if condition(workload, "QuotaReserved") is None:
         return Stage.UNANSWERED, "", parse_time(text_at(workload, "metadata", "creationTimestamp"))
-    stage = Stage.INADMISSIBLE if is_inadmissible(workload) else Stage.QUOTA
-    return stage, told(workload, "QuotaReserved"), transition(workload, "QuotaReserved")
+    if not blocked_by(workload):
+        return Stage.QUOTA, told(workload, "QuotaReserved"), transition(workload, "QuotaReserved")
+    # Kueue keeps the condition's time when only its reason changes.
+    since = view.memory.of(worker.cluster).blocked_since
+    seen = datetime.fromtimestamp(since, UTC) if since is not None else None
+    return Stage.INADMISSIBLE, told(workload, "QuotaReserved"), seen
 
 
 def _with_quota(worker: WorkerView) -> Answer:
@@ -204,7 +219,7 @@ def _dead(view: View, check: RegionCheck, worker: WorkerView) -> DeadRegion | No
     memory = view.memory.of(worker.cluster)
     if _is_blocked(view, worker) or _is_in_vain(view, worker):
         return replace(_made(worker, check.text, since, healable=False), final=True)
-    if check.stage is Stage.INADMISSIBLE and not waits_for_queue(check.text):
+    if check.stage is Stage.INADMISSIBLE and blocked_by(worker.workload) == "unfit":
         return _made(worker, check.text, since, healable=False)
     if _in_a_loop(view, worker, memory):
         reason = f"it refuses each time that it is asked: {memory.failure or check.text}"

@@ -21,11 +21,10 @@ from airflow_provider_multikueue.decisions.regions import (
     NOT_ASKED_AFTER,
     SLOW_AFTER,
     STRANDED_AFTER,
+    blocked_by,
     by_what_they_say,
     is_copy,
     is_inactive,
-    is_inadmissible,
-    waits_for_queue,
 )
 from airflow_provider_multikueue.decisions.views import Ending, EndingKind, Observation, Phase, View, WorkerView
 
@@ -154,8 +153,7 @@ def _deactivated(view: View, _seen: Observation) -> Ending | None:
     if not is_inactive(view.workload):
         return None
     if reason in ("", "Deactivated"):
-        evicted = transition(view.workload, "Evicted")
-        since = evicted.timestamp() if evicted else view.memory.inactive_since
+        since = view.memory.inactive_since  # Evicted may be older: it keeps its time when only its reason changes
         if since is not None and view.now - since < DEACTIVATED_GRACE:
             return None
     message = told(view.workload, "Evicted") or "its Workload is deactivated on the manager"
@@ -174,14 +172,16 @@ def _run_time_used_up(view: View, _seen: Observation) -> Ending | None:
 
 
 def _inadmissible(view: View, _seen: Observation) -> Ending | None:
-    """End when no quota can ever be reserved: a queue is missing, or does not cover what the pods ask for."""
-    message, since = told(view.workload, "QuotaReserved"), transition(view.workload, "QuotaReserved")
-    if not is_inadmissible(view.workload) or since is None or is_true(view.workload, "Evicted"):
+    """End when no quota can ever be reserved: a queue is missing, or does not cover what the pods ask for.
+
+    The grace begins when that was first seen: the condition keeps the time from when the job began to wait for quota.
+    """
+    blocked, since = blocked_by(view.workload), view.memory.blocked_since
+    if not blocked or since is None or is_true(view.workload, "Evicted") or view.manager_trouble:
         return None
-    grace = STOPPED_GRACE if waits_for_queue(message) else INADMISSIBLE_GRACE
-    if view.now - since.timestamp() < grace:
+    if view.now - since < _GRACES[blocked]:
         return None
-    return Ending(kind="inadmissible", reason="Inadmissible", message=message)
+    return Ending(kind="inadmissible", reason="Inadmissible", message=told(view.workload, "QuotaReserved"))
 
 
 def _not_dispatched(view: View, _seen: Observation) -> Ending | None:
@@ -245,6 +245,7 @@ def next_look(view: View, seen: Observation) -> float | None:
         (memory.job_gone_since, BREATH),
         (memory.workload_gone_since, GONE_GRACE),
         (memory.inactive_since, DEACTIVATED_GRACE),
+        (memory.blocked_since, _GRACES[memory.blocked]),
         (seen.hopeless_since, HOPELESS_GRACE),
         (seen.submitted.timestamp() if seen.submitted else None, SLOW_AFTER),
         *((quota.timestamp() if quota else None, grace) for grace in _QUOTA_GRACES),
@@ -260,4 +261,5 @@ def _evictions(view: View) -> list[datetime | None]:
 
 
 _COPY_GRACES: Final = (STRANDED_AFTER, SLOW_AFTER)
-_QUOTA_GRACES: Final = (NOT_ASKED_AFTER, SLOW_AFTER, INADMISSIBLE_GRACE, STOPPED_GRACE)
+_QUOTA_GRACES: Final = (NOT_ASKED_AFTER, SLOW_AFTER)
+_GRACES: Final[Mapping[str, float]] = {"": 0.0, "stopped": STOPPED_GRACE, "unfit": INADMISSIBLE_GRACE}

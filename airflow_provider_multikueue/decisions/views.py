@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from airflow_provider_multikueue.decisions.kinds import Kind
 
 __all__ = [
+    "Blocked",
     "CopyMemory",
     "DeadRegion",
     "Ending",
@@ -27,6 +28,10 @@ __all__ = [
 ]
 
 Object = Mapping[str, Any]
+
+
+Blocked = Literal["", "stopped", "unfit"]
+"""What keeps a queue from reserving quota: nothing; it is stopped, which people undo; or it cannot serve the job."""
 
 
 def place_of(cluster: str | None, region: str | None) -> str:
@@ -105,6 +110,8 @@ class CopyMemory:
     """What one worker showed and has taken away since, or gave no time for. Times are epoch seconds."""
 
     silent_since: float | None = None  # no copy is there
+    blocked: Blocked = ""
+    blocked_since: float | None = None  # the queue there can reserve no quota, for the same kind of reason
     rejected: tuple[str, ...] = ()  # uids of the copies that were rejected
     rejected_since: float | None = None
     failure: str = ""  # why capacity was refused there, in that cluster's words
@@ -117,13 +124,19 @@ class CopyMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What earlier views showed and later ones no longer show: fold it with ``remember``. Times are epoch seconds."""
+    """What earlier views showed and later ones no longer show: fold it with ``remember``. Times are epoch seconds.
+
+    It is not stored. A trigger that begins anew counts each ``_since`` from its own first look, so that what is ended
+    after a grace is ended later, never sooner.
+    """
 
     namespace: str = ""
     name: str = ""
     job_gone_since: float | None = None
     workload_gone_since: float | None = None
     inactive_since: float | None = None
+    blocked: Blocked = ""
+    blocked_since: float | None = None  # its queue can reserve no quota, for the same kind of reason
     cluster: str | None = None  # the manager's last choice
     admitted: float | None = None  # when that choice was admitted
     left: str | None = None  # the choice before, from which the job was evicted

@@ -9,10 +9,9 @@ from airflow_provider_multikueue.decisions.pods import startup_problem
 from airflow_provider_multikueue.decisions.regions import (
     NOT_ASKED_AFTER,
     SLOW_AFTER,
+    blocked_by,
     by_what_they_say,
     is_inactive,
-    is_inadmissible,
-    waits_for_queue,
 )
 from airflow_provider_multikueue.decisions.views import Observation, Phase, RegionCheck, Stage, View
 
@@ -45,7 +44,7 @@ def _age(view: View, moment: datetime | None) -> float:
 
 def _submitted(view: View, seen: Observation) -> str:
     if view.memory.workload_gone_since is not None:
-        return "its Workload was deleted on the manager, and Kueue makes no other"
+        return "its Workload was deleted on the manager; it ends unless Kueue makes another"
     if _age(view, seen.submitted) > SLOW_AFTER:
         return (
             f"Kueue on the manager has made no Workload for more than {SLOW_AFTER:.0f} s: "
@@ -57,9 +56,10 @@ def _submitted(view: View, seen: Observation) -> str:
 def _queued(view: View, seen: Observation) -> str:
     message = told(view.workload, "QuotaReserved")
     queue = seen.queue or "its queue"
-    if is_inadmissible(view.workload):
-        if waits_for_queue(message):
-            return f"waiting in {queue}, which takes no jobs now (stopped, or not set up): {message}"
+    blocked = blocked_by(view.workload)
+    if blocked == "stopped":
+        return f"waiting in {queue}, which takes no jobs now (stopped, or not set up): {message}"
+    if blocked:
         return f"cannot be admitted from {queue}: {message}"
     return f"waiting for quota in {queue}" + (f": {message}" if message else "")
 

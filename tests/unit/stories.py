@@ -37,10 +37,13 @@ def moment(seconds: float) -> datetime:
 
 
 def set_condition(obj: dict[str, Any], name: str, status: str, now: float, reason: str = "", message: str = "") -> None:
+    """Write a condition as Kubernetes does: its time is kept when its status is."""
     conditions = obj.setdefault("status", {}).setdefault("conditions", [])
-    conditions[:] = [item for item in conditions if item["type"] != name]
+    old = next((item for item in conditions if item["type"] == name), None)
+    since = old["lastTransitionTime"] if old and old["status"] == status else stamp(now)
+    conditions[:] = [item for item in conditions if item is not old]
     conditions.append(
-        {"type": name, "status": status, "reason": reason, "message": message, "lastTransitionTime": stamp(now)}
+        {"type": name, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
     )
 
 

@@ -149,7 +149,7 @@ def test_many_failed_pods_are_counted() -> None:
 def story_of(kind: str) -> Observation:
     story = Story(run_duration="30")
     if kind == "inadmissible":
-        story.queued("Inadmissible", "LocalQueue x doesn't exist")
+        story.queued("Inadmissible", "LocalQueue x doesn't exist").look()
         return story.look(61)
     if kind == "not_dispatched":
         story.reserved()

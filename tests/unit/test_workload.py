@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_multikueue.decisions.kinds import find_kind
 from airflow_provider_multikueue.decisions.workload import Memory, Phase, Stage, View, observe
-from tests.unit.stories import ASIA, EU, JOB_NAME, US, Story, Worker, moment, set_condition
+from tests.unit.stories import ASIA, BEGIN, EU, JOB_NAME, US, Story, Worker, moment, set_condition
 
 
 def test_a_job_without_a_workload_is_submitted() -> None:
@@ -415,6 +415,78 @@ def test_no_quota_is_a_wait_unless_it_can_never_come(reason: str, message: str, 
     assert ends or message in seen.waiting
 
 
+WAITS = ("Pending", "insufficient unused quota for nvidia.com/gpu in flavor default-dws-flavor, 1 more needed")
+STOPPED = ("Inadmissible", "ClusterQueue dws-cluster-queue is inactive")
+MISSING = ("Inadmissible", "LocalQueue dws-local-queue doesn't exist")
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "grace"),
+    [
+        (*STOPPED, 3600),
+        ("Inadmissible", "LocalQueue dws-local-queue is stopped", 3600),
+        ("Suspended", "ClusterQueue dws-cluster-queue is inactive", 3600),
+        (*MISSING, 60),
+        ("Misconfigured", "LocalQueue dws-local-queue doesn't exist", 60),
+    ],
+)
+def test_a_job_that_waited_for_hours_has_the_whole_grace_when_its_queue_goes(
+    reason: str, message: str, grace: float
+) -> None:
+    story = Story().queued(*WAITS)
+    story.look()
+    assert story.look(7200).ending is None
+    story.manager("QuotaReserved", "False", reason, message)
+    assert story.look(1).ending is None
+    seen = story.look(grace - 1)
+    assert seen.ending is None
+    assert seen.recheck is not None
+    story.now = seen.recheck - BEGIN.timestamp()
+    ending = story.look(0.1).ending
+    assert ending is not None
+    assert (ending.kind, ending.message) == ("inadmissible", message)
+
+
+def test_a_queue_that_comes_back_ends_the_grace() -> None:
+    story = Story().queued(*WAITS)
+    for _ in range(3):
+        for reason, message in (MISSING, WAITS):
+            story.manager("QuotaReserved", "False", reason, message)
+            story.look()
+            assert story.look(50).ending is None
+
+
+def test_a_stopped_queue_that_is_then_deleted_is_missing_only_since_then() -> None:
+    story = Story().queued(*STOPPED)
+    story.look()
+    assert story.look(3000).ending is None
+    story.manager("QuotaReserved", "False", *MISSING)
+    story.look()
+    assert story.look(59).ending is None
+    assert story.look(2).ending is not None
+
+
+def test_a_queue_is_not_judged_while_the_manager_cannot_be_reached() -> None:
+    story = Story().queued(*MISSING)
+    story.look()
+    story.manager_trouble = "refused"
+    assert story.look(600).ending is None
+
+
+def test_a_deactivation_after_a_long_eviction_may_be_undone_too() -> None:
+    story = Story().placed(US)
+    story.look()
+    story.evicted("Preempted", "Preempted to accommodate a workload").look()
+    story.now += 3600
+    assert story.workload is not None
+    story.workload["spec"]["active"] = False
+    story.manager("Evicted", reason="Deactivated", message="The workload is deactivated")
+    assert story.look().ending is None
+    ending = story.look(11).ending
+    assert ending is not None
+    assert ending.kind == "deactivated"
+
+
 def test_a_job_that_runs_on_the_manager_itself_is_told() -> None:
     story = Story().reserved()
     assert story.job is not None
@@ -598,6 +670,26 @@ def test_a_queue_that_is_missing_on_a_worker_is_named() -> None:
     assert [(d.region, d.reason, d.healable) for d in seen.dead] == [
         ("us-east4", "LocalQueue miss1-lq doesn't exist", False)
     ]
+
+
+def test_a_queue_that_goes_on_the_only_worker_leaves_ten_minutes_since_then() -> None:
+    story = Story().nominated(US)
+    story.worker(US, "QuotaReserved", "False", *WAITS)
+    story.look()
+    assert story.look(7200).hopeless_since is None
+    story.worker(US, "QuotaReserved", "False", *MISSING)
+    assert story.look(1).ending is None
+    assert story.look(590).ending is None
+    ending = story.look(20).ending
+    assert ending is not None
+    assert ending.kind == "rejected"
+
+
+def test_a_queue_that_is_stopped_on_a_worker_is_no_dead_region() -> None:
+    story = Story().nominated(US)
+    story.worker(US, "QuotaReserved", "False", "Suspended", "ClusterQueue dws-cluster-queue is inactive")
+    seen = story.look()
+    assert (seen.dead, seen.checks[0].stage) == ((), Stage.INADMISSIBLE)
 
 
 def test_a_dead_copy_that_a_wasted_round_left_is_healable_once_it_is_old() -> None:
