@@ -99,7 +99,7 @@ def next_deadline(seen: Observation, orders: Orders) -> float | None:
     times = [_epoch(orders.deadline)]
     if not _was_admitted(seen):
         times.append(_epoch(orders.admission_deadline))
-    elif seen.admitted is not None and orders.startup_seconds is not None and seen.started is None:
+    elif seen.admitted is not None and orders.startup_seconds is not None and _may_not_start(seen):
         times.append(seen.admitted.timestamp() + orders.startup_seconds)
     known = [t for t in times if t is not None]
     return min(known) if known else None
@@ -151,18 +151,26 @@ def _not_started(
     seen: Observation, orders: Orders, pods: Collection[Mapping[str, Any]], now: float
 ) -> MultiKueueError | None:
     span = orders.startup_seconds
-    if span is None or seen.admitted is None or seen.started is not None or seen.cluster is None:
+    if span is None or seen.admitted is None or seen.cluster is None or not _may_not_start(seen):
         return None
     from airflow_provider_multikueue.decisions.endings import startup_timed_out
 
     return startup_timed_out(seen, timedelta(seconds=span), pods) if now >= seen.admitted.timestamp() + span else None
 
 
+def _may_not_start(seen: Observation) -> bool:
+    """Whether no container has run in this dispatch; where its pods are not seen the job may well run."""
+    return seen.started is None and seen.phase == "ADMITTED" and seen.pods_seen
+
+
 def _moved_too_often(
     seen: Observation, orders: Orders, dispatches: Sequence[Mapping[str, Any]]
 ) -> MultiKueueError | None:
     limit = orders.max_dispatches
-    if limit is None or len(dispatches) < limit or seen.cluster is not None:
+    if limit is None:
+        return None
+    # The last one it may have lasts until the job leaves; one too many is seen when a move was over between two looks.
+    if len(dispatches) < limit + (seen.cluster is not None):
         return None
     from airflow_provider_multikueue.decisions.endings import too_many_dispatches
 

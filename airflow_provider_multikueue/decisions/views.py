@@ -85,6 +85,7 @@ class WorkerView:
     """What is known of a job on one worker.
 
     ``can_heal``: whether we may delete the copy of its Workload there. ``looking``: the first look is still under way.
+    ``pods_seen``: its pods are watched there, and that watch answers.
     """
 
     cluster: str
@@ -98,6 +99,7 @@ class WorkerView:
     readable: bool = True
     looking: bool = False
     can_heal: bool = True
+    pods_seen: bool = True
 
     @property
     def where(self) -> str:
@@ -250,7 +252,7 @@ class Observation:
     ``override`` names the rule that made us not believe the manager; ``trouble`` says what cannot be reached,
     ``trouble_of`` which cluster that is (empty text: the manager);
     ``elsewhere`` names the places where another copy of the job runs too, which a worker that was lost may leave;
-    ``was_admitted``: now or in an earlier dispatch;
+    ``was_admitted``: now or in an earlier dispatch; ``pods_seen``: those of a placed job can be;
     ``joined`` is when it came into its queue, out of which it is held until it is watched; ``failures`` says how pods
     failed in this dispatch, without whom it goes on; ``hopeless_since`` is set while every region that
     was asked is dead; ``came_from`` is the place that an evicted job left last, and ``moved_because`` why it did;
@@ -278,6 +280,7 @@ class Observation:
     cluster_queue: str | None = None
     priority_class: str | None = None
     pods_running: int = 0
+    pods_seen: bool = True
     failures: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
     ending: Ending | None = None

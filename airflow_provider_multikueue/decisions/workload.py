@@ -187,6 +187,7 @@ def _at(view: View, seen: Observation, cluster: str) -> Observation:
         started=started or seen.started,
         flavors=_flavors(worker.workload) or _flavors(view.workload),
         pods_running=running_pods(pods),
+        pods_seen=worker.readable and worker.pods_seen and not worker.trouble,
         failures=failed_pods(pods),
         elsewhere=() if seen.phase.ended else _elsewhere(view, cluster),
     )

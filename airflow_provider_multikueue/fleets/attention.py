@@ -269,6 +269,7 @@ class Attention:
             readable=copies.workload.synced or trouble is not None,
             looking=not (copies.workload.synced or trouble),
             can_heal=can_heal,
+            pods_seen=copies.pods is not None and copies.pods.synced and not copies.pods.trouble,
         )
 
     async def _attend(self, name: str) -> Copies | None:

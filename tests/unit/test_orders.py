@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from airflow_provider_multikueue.decisions.orders import Orders, Verdict, next_deadline, verdict
-from airflow_provider_multikueue.decisions.workload import Observation, Phase
+from airflow_provider_multikueue.decisions.workload import Observation, Phase, observe
 from airflow_provider_multikueue.exceptions import (
     AdmissionTimeoutError,
     JobDeadlineError,
@@ -18,6 +19,7 @@ from airflow_provider_multikueue.exceptions import (
     RegionUnavailableError,
     StartupError,
 )
+from tests.unit.stories import Story, stamp
 
 BEGIN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 US = "multikueue-dws-worker-us"
@@ -86,6 +88,39 @@ def test_a_started_job_has_no_startup_deadline() -> None:
     assert judge(placed(started=BEGIN + timedelta(seconds=9)), Orders(startup_seconds=30), now=1000) is None
 
 
+@pytest.mark.parametrize("known", [{"phase": Phase.RUNNING}, {"pods_seen": False}, {"phase": Phase.EVICTED}])
+def test_a_job_that_runs_or_whose_pods_are_not_seen_is_not_said_to_have_never_started(known: dict[str, Any]) -> None:
+    seen, orders = replace(placed(), **known), Orders(startup_seconds=30)
+    assert judge(seen, orders, now=1000) is None
+    assert next_deadline(seen, orders) is None
+
+
+def blind(story: Story) -> Observation:
+    """Look without a sight of the pods, as when they are forbidden."""
+    view = story.view()
+    workers = {name: replace(worker, pods=(), pods_seen=False) for name, worker in view.workers.items()}
+    return observe(replace(view, workers=workers))
+
+
+def test_a_job_whose_pods_are_forbidden_outlives_its_startup_timeout_and_is_judged_once_they_are_seen() -> None:
+    story, orders = Story().nominated().granted(US).chosen(US), Orders(startup_seconds=30)
+    story.now = 100
+    assert judge(blind(story), orders, now=100) is None
+    ended = judge(story.look(), orders, now=100)
+    assert ended is not None
+    assert isinstance(ended.error, StartupError)
+
+
+def test_a_job_that_the_manager_counts_as_ready_has_started_though_its_pods_are_forbidden() -> None:
+    story, orders = Story().nominated().granted(US).chosen(US), Orders(startup_seconds=30)
+    assert story.job is not None
+    story.job["status"] = {"startTime": stamp(0), "active": 1, "ready": 1}
+    story.now = 100
+    seen = blind(story)
+    assert seen.phase is Phase.RUNNING
+    assert judge(seen, orders, now=100) is None
+
+
 @pytest.mark.parametrize("region", ["us-east4", None])
 def test_a_placement_outside_the_regions_ends_the_wait_at_once(region: str | None) -> None:
     ended = judge(placed(region=region), Orders(regions=("europe-west4",)), now=5)
@@ -115,8 +150,18 @@ def test_a_placement_inside_the_regions_goes_on() -> None:
 def test_max_dispatches_counts_stays_that_are_over() -> None:
     stay = {"cluster": US, "region": "us-east4", "admitted": iso(4), "ended": iso(9), "reason": "capacity revoked"}
     orders = Orders(max_dispatches=1)
-    assert judge(placed(), orders, now=5, dispatches=[stay]) is None
+    here = {**stay, "ended": None, "reason": None}
+    assert judge(placed(), orders, now=5, dispatches=[here]) is None
     ended = judge(waiting(admitted=BEGIN), orders, now=10, dispatches=[stay])
+    assert ended is not None
+    assert isinstance(ended.error, JobEvictedError)
+
+
+def test_a_job_that_was_placed_once_more_between_two_looks_has_been_moved_too_often() -> None:
+    stay = {"cluster": US, "region": "us-east4", "admitted": iso(4), "ended": iso(9), "reason": "capacity revoked"}
+    here = {**stay, "admitted": iso(12), "ended": None, "reason": None}
+    assert judge(placed(), Orders(max_dispatches=2), now=20, dispatches=[stay, here]) is None
+    ended = judge(placed(), Orders(max_dispatches=1), now=20, dispatches=[stay, here])
     assert ended is not None
     assert isinstance(ended.error, JobEvictedError)
 
