@@ -122,9 +122,9 @@ class Following:
 
     async def hand_over(self) -> None:
         """Leave the cursors of the open log streams on the job, for the reader that comes next."""
-        cursors = await self._logs.hand_over() if self._logs is not None else {}
-        if cursors and self.reader is not None:
-            self._notes.put(cursors_of(self.reader), json.dumps({"streams": cursors}))
+        if self._logs is not None:
+            cursors = await self._logs.hand_over()
+            self._note_positions(cursors, in_order=not self._logs.lost)
             await self._notes.flush(NOTE_SECONDS)
 
     def _save_positions(self) -> None:
@@ -134,8 +134,13 @@ class Following:
         self._saved_at = self.clock()
         if self._logs.reading:
             _saving.add(id(self))
-            at = datetime.fromtimestamp(self._saved_at, UTC).isoformat()
-            self._notes.put(cursors_of(self.reader), json.dumps({"streams": self._logs.positions(), "at": at}))
+            self._note_positions(self._logs.settled(), in_order=False)
+
+    def _note_positions(self, streams: dict[str, Any], *, in_order: bool) -> None:
+        """Note where the streams stand; when, too, if more may be in the log by the time that this is read."""
+        if self.reader is not None:
+            at = {} if in_order else {"at": datetime.fromtimestamp(self.clock(), UTC).isoformat()}
+            self._notes.put(cursors_of(self.reader), json.dumps({"streams": streams, **at}))
 
     async def close(self) -> None:
         """Let go of watches and streams; the job is left as it is."""

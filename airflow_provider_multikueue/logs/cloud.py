@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from airflow_provider_multikueue.clusters.cloud_logging import PAGE
 from airflow_provider_multikueue.decisions import podview
@@ -23,10 +24,10 @@ from airflow_provider_multikueue.logs.text import Block, Levels, blocks
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.clusters.cloud_logging import CloudEntry, CloudLogging
-    from airflow_provider_multikueue.logs.lines import Line
+    from airflow_provider_multikueue.logs.lines import Line, Mark
     from airflow_provider_multikueue.logs.reading import Readings
 
-__all__ = ["CloudReader", "CloudSource"]
+__all__ = ["CloudPlace", "CloudReader", "CloudSource"]
 
 PAUSE: Final = 5.0
 LONGEST_PAUSE: Final = 60.0
@@ -52,10 +53,31 @@ class CloudSource:
         self.api, self.query, self.url = api, query, url
 
 
+@dataclass(frozen=True, slots=True)
+class CloudPlace:
+    """Where an earlier reader stood: all up to ``since`` was shown, and of some pods' containers up to ``times``."""
+
+    since: str = ""
+    times: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Return what `CloudReader.place` noted; anything else gives one that has shown nothing."""
+        match value:
+            case [str(since), dict(times)] if canonical_time(since) == since != "":
+                return cls(since, {str(source): str(time) for source, time in times.items()})
+        return cls()
+
+    def until(self, source: str) -> str:
+        """Return up to when the output of ``POD/CONTAINER`` was shown."""
+        return self.times.get(source, "")
+
+
 class CloudReader:
     """Shows the entries of a source.
 
-    ``known`` says up to when the output of a pod's container was shown already, ``shows`` which pods are shown.
+    It begins at ``since``, or where an earlier reader stood ``before``. ``known`` says up to when the output of a pod's
+    container was shown by other ways, ``shows`` which pods are shown.
     """
 
     def __init__(
@@ -65,6 +87,7 @@ class CloudReader:
         *,
         region: str,
         since: str,
+        before: CloudPlace | None = None,
         known: Callable[[str, str], str] = lambda _pod, _container: "",
         shows: Callable[[Mapping[str, Any]], bool] = lambda _: True,
     ) -> None:
@@ -73,17 +96,22 @@ class CloudReader:
         self._source, self._logs, self._region, self._known = source, logs, region, known
         self._shows = shows
         self._full = ""
-        self._newest = canonical_time(since) or since
+        self._before = before or CloudPlace()
+        self._overlap = OVERLAP if self._before.since else timedelta(seconds=1)
+        self._begun = self._newest = self._before.since or canonical_time(since) or since
+        self._given: dict[str, Mark] = {}
         self._seen: dict[str, str] = {}
         self._levels: dict[tuple[str, str], Levels] = {}
         self._told: set[str] = set()
         self._ended = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._work())
 
-    @property
-    def newest(self) -> str:
-        """The time of the newest entry that was shown, or else from when on entries are asked for."""
-        return self._newest
+    def place(self, out: Callable[[str], Mark | None]) -> list[Any]:
+        """Return, as JSON values, where a later reader has to begin if lines are out up to what ``out`` says."""
+        marks = {source: out(source) for source in self._given}
+        times = {**self._before.times} | {source: mark[0] for source, mark in marks.items() if mark}
+        behind = [times.get(source) or self._begun for source, mark in marks.items() if mark != self._given[source]]
+        return [min([self._newest, *behind]), times]
 
     async def drain(self, seconds: float) -> None:
         """Show what still comes, until nothing does, at most that long."""
@@ -130,10 +158,11 @@ class CloudReader:
                 await self._ended.wait()
 
     async def _read(self) -> list[CloudEntry]:
-        since = datetime.fromisoformat(f"{self._newest[:19]}+00:00") - (OVERLAP if self._seen else timedelta(seconds=1))
+        since = datetime.fromisoformat(f"{self._newest[:19]}+00:00") - self._overlap
         text = since.strftime("%Y-%m-%dT%H:%M:%SZ")
         entries = await self._source.api.entries(self._source.query, since=self._full or text)
         self._full = entries[-1].time if len(entries) >= PAGE and entries[-1].time != self._full else ""
+        self._overlap = OVERLAP if entries else self._overlap
         self._seen = {key: at for key, at in self._seen.items() if at >= text}
         return entries
 
@@ -143,12 +172,15 @@ class CloudReader:
         for entry in new:
             self._seen[entry.id] = entry.time
             self._newest = max(self._newest, canonical_time(entry.time))
-        unknown = [e for e in new if canonical_time(e.time) > self._known(e.pod, e.container)]
+        unknown = [entry for entry in new if canonical_time(entry.time) > self._known_until(entry)]
         for (pod, container), group in groupby(unknown, key=lambda entry: (entry.pod, entry.container)):
             entries = list(group)
             if self._shows(_pod(entries[0])):
                 self._deliver(pod, container, entries)
         return len(new)
+
+    def _known_until(self, entry: CloudEntry) -> str:
+        return max(self._before.until(f"{entry.pod}/{entry.container}"), self._known(entry.pod, entry.container))
 
     def _deliver(self, pod: str, container: str, entries: list[CloudEntry]) -> None:
         if pod not in self._told:
@@ -157,18 +189,23 @@ class CloudReader:
         prefix = f"[{podview.short_name(_pod(entries[0]))}] " if self._logs.several or len(self._told) > 1 else ""
         levels = self._levels.setdefault((pod, container), Levels())
         for severity, group in groupby(entries, key=lambda entry: SEVERITIES.get(entry.severity, 0)):
-            lines = [line for entry in group for line in _lines(entry)]
+            lines = [line for entry in group for line in self._lines(entry)]
             for block in blocks(lines, levels, prefix=prefix, late=is_late(lines[0][0])):
                 self._logs.sink.lines(f"{pod}/{container}", _at_level(block, severity))
+
+    def _lines(self, entry: CloudEntry) -> list[Line]:
+        """Return the entry's lines, with marks that grow also where an entry is older than the one before."""
+        source, at, lines = f"{entry.pod}/{entry.container}", canonical_time(entry.time), []
+        newest, count, _, _ = self._given.get(source, (at, 0, 0, ""))
+        for text in entry.text.removesuffix("\n").split("\n"):
+            count += 1
+            lines.append((at, text, (max(newest, at), count, 0, "")))
+        self._given[source] = lines[-1][2]
+        return lines
 
 
 def _at_level(block: Block, severity: int) -> Block:
     return Block(severity or block.level, block.text, block.lines, block.time, block.mark)
-
-
-def _lines(entry: CloudEntry) -> list[Line]:
-    at = canonical_time(entry.time)
-    return [(at, text, (at, 1, 0, "")) for text in entry.text.removesuffix("\n").split("\n")]
 
 
 def _pod(entry: CloudEntry) -> Mapping[str, Any]:

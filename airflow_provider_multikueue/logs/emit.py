@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import os
 import re
 import time
 import weakref
@@ -24,12 +25,13 @@ from airflow_provider_multikueue.logs.sinks import (
     DirectSink,
     Headings,
     LineSink,
+    Positions,
     Sink,
     count_lines,
     is_late,
     line_sink,
 )
-from airflow_provider_multikueue.logs.spool import Entry, Quota, Spool, Thinned
+from airflow_provider_multikueue.logs.spool import Entry, Quota, Spool, Thinned, make_entry
 from airflow_provider_multikueue.logs.text import LATE_SPAN, RECORD_BYTES, Block, pieces
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ class TaskSink:
         self._spool = spool
         self._thinned = Thinned()
         self._complete = True
-        self._positions: dict[str, Mark] = {}
+        self._positions = Positions()
         self._headings = Headings()
         self._empty = Bell()
         self._empty.set()
@@ -111,16 +113,25 @@ class TaskSink:
 
     def record(self, level: int, text: str) -> None:
         """Log one record, in turn with the lines."""
-        self._put(Entry(level, text))
+        self._put(make_entry(level, text))
 
     def lines(self, source: str, block: Block) -> None:
         """Log the block's lines, joined with what waits beside them."""
         count_lines(block)
-        self._put(Entry(block.level, block.text, block.lines, block.time, source, block.mark))
+        self._put(make_entry(block.level, block.text, block.lines, block.time, source, block.mark))
 
     def position(self, source: str) -> Mark | None:
         """Return up to where lines of ``source`` are out."""
         return self._positions.get(source)
+
+    def settled(self, source: str) -> Mark | None:
+        """Return up to where they have been out for some seconds: what is on its way dies with the supervisor."""
+        return self._positions.settled(source)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the supervisor that writes the task's log is gone: Airflow lets us go on for up to a second."""
+        return self._broken or (not isinstance(self._log, logging.Logger) and self._emitter.orphaned)
 
     def discard(self) -> None:
         """Drop the lines that wait; records stay."""
@@ -171,16 +182,13 @@ class TaskSink:
         """Write one record of about ``limit`` bytes at most; return its size."""
         entries = self._next(limit)
         text = "\n".join(entry.text for entry in entries if entry.lines)
-        size = 0
         for piece in pieces(self._headings.head(text, entries[0].time)) if any(e.lines for e in entries) else ():
             self._write(entries[0].level, piece)
-            size += len(piece)
-        for entry in entries:
-            if entry.source is not None and entry.mark is not None:
-                self._positions[entry.source] = entry.mark
+        if not self._broken:
+            self._positions.put({e.source: e.mark for e in entries if e.source is not None and e.mark is not None})
         if not self.waiting:
             self._empty.set()
-        return size
+        return sum(entry.size + 1 for entry in entries)
 
     # -- inside
 
@@ -210,17 +218,17 @@ class TaskSink:
             self._spool.peek()
         first = self._spool.pop()
         entries = [first]
-        size, late = len(first.text), is_late(first.time)
+        size, late = first.size, is_late(first.time)
         while (
             (following := self._spool.peek()) is not None
             and first.source is not None
             and following.source is not None
             and following.level == first.level
-            and size + len(following.text) < limit
+            and size + following.size < limit
             and not (late and following.time[:LATE_SPAN] != first.time[:LATE_SPAN])
         ):
             entries.append(self._spool.pop())
-            size += len(following.text) + 1
+            size += following.size + 1
         return entries
 
     def _write(self, level: int, text: str) -> None:
@@ -265,6 +273,12 @@ class Emitter:
         self._queue: OrderedDict[TaskSink, None] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
         self._hurried = Bell()
+        self._parent = os.getppid()
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the process that started this one is gone; in Airflow 3 that is the triggerer's supervisor."""
+        return os.getppid() != self._parent
 
     def sink(self, log: Any, *, see: str = "") -> TaskSink:
         """Return a sink for the task whose context this is called in; ``async with`` flushes and closes it."""

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_provider_multikueue.decisions import podview
-from airflow_provider_multikueue.logs.cloud import CloudReader
-from airflow_provider_multikueue.logs.lines import LogCursor, canonical_time
-from airflow_provider_multikueue.logs.reading import REPEATED_SECONDS, Pod, Reading, read_tail
+from airflow_provider_multikueue.logs.cloud import CloudPlace, CloudReader
+from airflow_provider_multikueue.logs.lines import LogCursor
+from airflow_provider_multikueue.logs.reading import Pod, Reading, read_tail
 from airflow_provider_multikueue.logs.sinks import line_sink
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.clusters.client import Cluster
     from airflow_provider_multikueue.decisions.podview import Run
     from airflow_provider_multikueue.logs.cloud import CloudSource
+    from airflow_provider_multikueue.logs.lines import Mark
     from airflow_provider_multikueue.logs.sinks import Sink
     from airflow_provider_multikueue.logs.store import LogStore, StoredRun
 
@@ -42,10 +44,10 @@ class PodLogs:
     """Reads the logs of the pods that `update` names and gives them to ``sink``.
 
     ``policy`` is which pods are shown: "all", the "first" of each role, "failed" ones only, "none". ``cursors`` is what
-    `cursors` of an earlier reader returned. ``resumed_at`` is when an earlier reader that left none was surely still at
-    work: reading begins a little before. ``several`` says that more than one pod is to come, so that the lines of the
-    first bear its name from the start. ``store`` gets the output of all containers, whatever ``policy`` shows.
-    ``cloud`` says where Cloud Logging has the job's output on a worker whose pods can't be read, ``since`` from when.
+    `cursors` of an earlier reader returned; ``resumed_at`` is when it noted them, if it was lost some time after that.
+    ``several`` says that more than one pod is to come, so that the lines of the first bear its name from the start.
+    ``store`` gets the output of all containers, whatever ``policy`` shows. ``cloud`` says where Cloud Logging has the
+    job's output on a worker whose pods can't be read, ``since`` from when.
     """
 
     def __init__(
@@ -64,13 +66,18 @@ class PodLogs:
         self.resumed_at = resumed_at
         self._policy = policy
         self._cursors = dict(cursors or {})
+        self._opened_at = datetime.now(UTC)
         self._several = several
         self._store = store
         self._storing: dict[str, Reading] = {}
         self._cloud, self._since = cloud, since
         self._clouds: dict[str, CloudReader] = {}
+        self._looked: dict[str, Mapping[str, Any]] = {}
         self._pods: dict[str, Pod] = {}
+        self._labels: set[str] = set()
         self._readings: dict[str, Reading] = {}
+        self._at_work = 0
+        self._shown_now: Counter[str] = Counter()
         self._firsts: dict[tuple[str, str], str] = {}
         self._told: set[str] = set()
         self._closed = False
@@ -78,7 +85,7 @@ class PodLogs:
     @property
     def several(self) -> bool:
         """Whether lines have to bear their pod's name: more pods than one are to come, or are read at a time."""
-        return self._several or len({reading.run.uid for reading in self._readings.values() if reading.reading}) > 1
+        return self._several or len(self._shown_now) > 1
 
     def tell_once(self, text: str, *, level: int = logging.INFO) -> None:
         """Log ``text``, but never a second time."""
@@ -92,9 +99,16 @@ class PodLogs:
         """Read what can be read of these pods, which are all that ``cluster`` has or had of the job."""
         if self._closed or cluster.name in self._clouds:
             return
-        for pod in sorted(pods, key=lambda pod: (podview.ordinal(pod), str(pod["metadata"]["name"]))):
+        for pod in sorted(self._changed(pods), key=lambda pod: (podview.ordinal(pod), str(pod["metadata"]["name"]))):
             for run in podview.runs(pod):
                 self._notice(cluster, region, pod, run)
+
+    def _changed(self, pods: Collection[Mapping[str, Any]]) -> Collection[Mapping[str, Any]]:
+        """Return the pods that are not as they were when they were looked at last: few of a thousand at each event."""
+        changed = [pod for pod in pods if self._looked.get(pod["metadata"]["uid"]) is not pod]
+        self._looked.update({pod["metadata"]["uid"]: pod for pod in changed})
+        # who is shown as the first depends on what the others do
+        return pods if changed and self._policy == "first" else changed
 
     def _notice(self, cluster: Cluster, region: str | None, pod: Mapping[str, Any], run: Run) -> None:
         for known in (self._readings.get(run.key), self._storing.get(run.key)):
@@ -107,11 +121,12 @@ class PodLogs:
         if shown or run.failed:
             reading = self._readings[run.key] = Reading(self, run, self._pod(cluster, region, pod))
             if shown and wanted:
-                reading.start = self._start(run)
+                reading.start, reading.repeats = self._start(run), self._repeats(run)
                 reading.stored = self._stored(reading)
                 reading.begin(cluster)
             elif wanted:
                 reading.task = asyncio.get_running_loop().create_task(read_tail(cluster, reading))
+            self._count(reading)
         if not (shown and wanted):
             self._only_store(cluster, region, pod, run)
 
@@ -124,6 +139,23 @@ class PodLogs:
         if reading.stored is not None:
             self._storing[run.key] = reading
             reading.begin(cluster)
+            self._count(reading)
+
+    def _count(self, reading: Reading) -> None:
+        """Count the reading while it is at work."""
+        if reading.task is None:
+            return
+        self._at_work += 1
+        if reading.shown:
+            self._shown_now[reading.run.uid] += 1
+        reading.task.add_done_callback(lambda _: self._uncount(reading))
+
+    def _uncount(self, reading: Reading) -> None:
+        self._at_work -= 1
+        if reading.shown:
+            self._shown_now[reading.run.uid] -= 1
+            if not self._shown_now[reading.run.uid]:
+                del self._shown_now[reading.run.uid]
 
     def _stored(self, reading: Reading) -> StoredRun | None:
         """Return where a run's output is to be stored; None when it is, or need not be."""
@@ -162,8 +194,9 @@ class PodLogs:
         uid, name = str(pod["metadata"]["uid"]), str(pod["metadata"]["name"])
         if uid not in self._pods:
             label = podview.short_name(pod)
-            if any(other.label == label for other in self._pods.values()):
+            if label in self._labels:
                 label = f"{label}/{name.rsplit('-', 1)[-1]}"
+            self._labels.add(label)
             containers = (pod.get("spec") or {}).get("containers") or ()
             self._pods[uid] = Pod(name, label, cluster.name, region or cluster.name, len(containers) > 1)
         return self._pods[uid]
@@ -171,11 +204,13 @@ class PodLogs:
     def _start(self, run: Run) -> LogCursor:
         if (after := self._after_earlier(run)) is not None:
             return after
-        if run.key in self._cursors:
-            return LogCursor.from_json(self._cursors[run.key])
-        if self.resumed_at is not None and run.started and datetime.fromisoformat(run.started) < self.resumed_at:
-            return LogCursor.at(self.resumed_at - timedelta(seconds=REPEATED_SECONDS))
-        return LogCursor()
+        return LogCursor.from_json(self._cursors.get(run.key))
+
+    def _repeats(self, run: Run) -> bool:
+        """Return whether a reader that was lost may have shown more of it than it noted."""
+        if self.resumed_at is None:
+            return False
+        return not run.started or datetime.fromisoformat(run.started) <= self._opened_at
 
     def _after_earlier(self, run: Run) -> LogCursor | None:
         """Return where the run before stands if its stream may have read the beginning of this one already."""
@@ -196,8 +231,7 @@ class PodLogs:
         if self._policy == "failed":
             self.tell_once(f"── the output of pods that fail is in Cloud Logging: {source.url} ──")
             return True
-        before = self._cursors.get(CLOUD + cluster)
-        since = before if isinstance(before, str) and canonical_time(before) else ""
+        before = CloudPlace.from_json(self._cursors.get(CLOUD + cluster))
         self.tell_once(
             f"── pods in {region} can't be read, or not any more: their lines come from Cloud Logging, some seconds "
             f"late: {source.url} ──"
@@ -206,8 +240,9 @@ class PodLogs:
             source,
             self,
             region=region,
-            since=since or self._since or datetime.now(UTC).isoformat(),
-            known=lambda pod, container: max(since, self._known(pod, container)),
+            since=self._since or datetime.now(UTC).isoformat(),
+            before=before,
+            known=self._known,
             shows=lambda pod: self._policy == "all" or self._is_first(cluster, pod),
         )
         return True
@@ -253,41 +288,41 @@ class PodLogs:
         """Stop, and return where a later reader has to begin, as JSON values: after the last line that is out."""
         self._stop()
         self.sink.discard()
-        return self.positions()
+        return self._places(self.sink.position)
 
-    def positions(self) -> dict[str, Any]:
-        """Return where a reader that took over at this moment would have to begin, as `cursors` does, and read on."""
-        places = {key: place for key, reading in self._readings.items() if (place := self._place(key, reading))}
+    def settled(self) -> dict[str, Any]:
+        """Return where a reader that took over would have to begin if we were killed now, as `cursors` does."""
+        return self._places(self.sink.settled)
+
+    def _places(self, out: Callable[[str], Mark | None]) -> dict[str, Any]:
+        places = {key: place for key, reading in self._readings.items() if (place := _place(reading, out(key)))}
         for key, reading in (*self._readings.items(), *self._storing.items()):
             if reading.stored is not None:
                 place = DONE if reading.stored.complete else list(reading.stored.position)
                 places[key + STORED] = SAME if place == places.get(key) else place
             elif self._store is not None:
                 places[key + STORED] = self._cursors.get(key + STORED, DONE)
-        places |= {CLOUD + cluster: reader.newest for cluster, reader in self._clouds.items()}
+        places |= {CLOUD + cluster: reader.place(out) for cluster, reader in self._clouds.items()}
         return places
+
+    @property
+    def lost(self) -> bool:
+        """Whether the task's log is gone, and perhaps the last that was written to it: no stop in order any more."""
+        return self.sink.lost
 
     @property
     def reading(self) -> bool:
         """Whether a stream is open, so that positions change."""
-        return bool(self._open()) or bool(self._clouds)
-
-    def _place(self, key: str, reading: Reading) -> list[str | int] | str:
-        if reading.stream is None:
-            return DONE
-        place = self.sink.position(key) or reading.start.mark
-        if reading.stream.complete and place == reading.stream.cursor.mark:
-            return DONE
-        return list(place) if place[0] else ""
+        return self._at_work > 0 or bool(self._clouds)
 
     async def hand_over(self, seconds: float = 2.0) -> dict[str, Any]:
-        """Stop, let what was read come out for at most that long, and return `cursors`."""
+        """Stop, let what was read come out for at most that long, and return `cursors`; `settled` if that is lost."""
         self._stop()
         if self._store is not None:
             await asyncio.gather(self.sink.settle(seconds), self._store.settle(seconds))
         else:
             await self.sink.settle(seconds)
-        return self.cursors()
+        return self.settled() if self.lost else self.cursors()
 
     async def close(self) -> None:
         """Stop reading, and let go of all."""
@@ -311,3 +346,13 @@ class PodLogs:
         with_lines = [reading for reading in self._readings.values() if reading.tail]
         with_lines.sort(key=lambda reading: (reading.run.failed, reading.run.finished, reading.run.started))
         return list(with_lines[-1].tail)[-lines:] if with_lines else []
+
+
+def _place(reading: Reading, out: Mark | None) -> list[str | int] | str:
+    """Return from where a run has to be read on if its lines are out up to that."""
+    if reading.stream is None:
+        return DONE
+    place = out or reading.start.mark
+    if reading.stream.complete and place == reading.stream.cursor.mark:
+        return DONE
+    return list(place) if place[0] else ""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_provider_multikueue.logs.lines import LogCursor, order
-from airflow_provider_multikueue.logs.sinks import is_late
+from airflow_provider_multikueue.logs.sinks import SETTLED_SECONDS, is_late
 from airflow_provider_multikueue.logs.stream import ContainerStream
 from airflow_provider_multikueue.logs.text import Levels, blocks, clean
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["REPEATED_SECONDS", "Pod", "Reading", "Readings", "read_tail"]
 
 TAIL_LINES: Final = 50
-REPEATED_SECONDS: Final = 5
-"""How far before the loss of an earlier reader a new one begins."""
+REPEATED_SECONDS: Final = SETTLED_SECONDS
+"""How long before the last note of a reader that was lost its lines may be in the log beyond what it noted."""
 
 
 class Readings(Protocol):
@@ -66,6 +66,8 @@ class Reading:
         self.run, self.pod = run, pod
         self.start = LogCursor()
         self.shown = True
+        self.repeats = False
+        """Whether its first lines may be in the task's log already."""
         self.stored: StoredRun | None = None
         self.stream: ContainerStream | None = None
         self.task: asyncio.Task[None] | None = None
@@ -155,7 +157,7 @@ class Reading:
             return
         self._told = True
         run, pod = self.run, self.pod
-        if self._logs.resumed_at is not None and self.start.time:
+        if self._logs.resumed_at is not None and self.repeats:
             since = (self._logs.resumed_at - timedelta(seconds=REPEATED_SECONDS)).astimezone(UTC)
             self._logs.tell_once(
                 f"── an earlier reader was lost: lines since about {since:%H:%M:%S} UTC may be here a second time ──"

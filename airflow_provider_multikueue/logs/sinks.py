@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
@@ -13,10 +15,22 @@ from airflow_provider_multikueue.tally import tally
 if TYPE_CHECKING:
     from airflow_provider_multikueue.logs.lines import Mark
 
-__all__ = ["DirectSink", "Headings", "LineSink", "Sink", "count_lines", "is_late", "line_sink"]
+__all__ = [
+    "SETTLED_SECONDS",
+    "DirectSink",
+    "Headings",
+    "LineSink",
+    "Positions",
+    "Sink",
+    "count_lines",
+    "is_late",
+    "line_sink",
+]
 
 LATE: Final = 3.0
 """Seconds after which it is said when lines were written, because the record's own time no longer tells."""
+SETTLED_SECONDS: Final = 5.0
+"""After so long a record that was written is taken to be in the task's log, and no longer on its way to it."""
 
 
 class Sink(Protocol):
@@ -34,7 +48,14 @@ class LineSink(Sink, Protocol):
         """Log lines of the stream ``source``, joined with others into records as it fits."""
 
     def position(self, source: str) -> Mark | None:
-        """Return up to where lines of ``source`` are in the task log; None: not one of them is."""
+        """Return up to where lines of ``source`` are out; None: not one of them is."""
+
+    def settled(self, source: str) -> Mark | None:
+        """Return up to where they are in the task log even if this process, or the one that it logs to, is killed."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing that is written reaches the task log any more, nor what was written just before."""
 
     def discard(self) -> None:
         """Drop the lines of streams that are not out yet, since another reader will begin at `position`."""
@@ -75,6 +96,15 @@ class DirectSink:
         """Return where the stream stands."""
         return self._positions.get(source)
 
+    def settled(self, source: str) -> Mark | None:
+        """Return the same: who has a log to itself has no successor."""
+        return self._positions.get(source)
+
+    @property
+    def lost(self) -> bool:
+        """Return False: a log that can't be written fails the task."""
+        return False
+
     def discard(self) -> None:
         """Do nothing: all is out."""
 
@@ -90,6 +120,45 @@ class DirectSink:
 def count_lines(block: Block) -> None:
     """Count the lines of a block on its way into a task's log."""
     tally.add("multikueue.log_lines", block.lines)
+
+
+class Positions:
+    """Up to where each stream is out: now, and as it was `SETTLED_SECONDS` ago."""
+
+    __slots__ = ("_clock", "_now", "_recent", "_settled")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._now: dict[str, Mark] = {}
+        self._settled: dict[str, Mark] = {}
+        self._recent: deque[tuple[float, str, Mark]] | None = None  # an empty one is large, and most tasks are quiet
+
+    def put(self, marks: Mapping[str, Mark]) -> None:
+        """Learn up to where some of them are out now."""
+        if not marks:
+            return
+        self._now.update(marks)
+        self._settle()
+        now = self._clock()
+        if self._recent is None:
+            self._recent = deque()
+        self._recent.extend((now, source, mark) for source, mark in marks.items())
+
+    def get(self, source: str) -> Mark | None:
+        """Return where the stream stands now."""
+        return self._now.get(source)
+
+    def settled(self, source: str) -> Mark | None:
+        """Return where it stood some seconds ago."""
+        self._settle()
+        return self._settled.get(source)
+
+    def _settle(self) -> None:
+        until = self._clock() - SETTLED_SECONDS
+        while self._recent and self._recent[0][0] <= until:
+            _, source, mark = self._recent.popleft()
+            self._settled[source] = mark
+        self._recent = self._recent or None
 
 
 class Headings:

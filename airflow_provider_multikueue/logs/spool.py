@@ -11,10 +11,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from airflow_provider_multikueue.logs.text import byte_length
+
 if TYPE_CHECKING:
     from airflow_provider_multikueue.logs.lines import Mark
 
-__all__ = ["Entry", "Quota", "Spool", "Thinned"]
+__all__ = ["Entry", "Quota", "Spool", "Thinned", "make_entry"]
 
 MEMORY_BYTES = 128 * 1024
 DISK_BYTES = 64 * 1024 * 1024
@@ -24,7 +26,7 @@ _HEAD = 4
 
 
 class Entry(NamedTuple):
-    """Text on its way to the task log; plain values only, since it may pass through a file."""
+    """Text on its way to the task log, made by `make_entry`; plain values only, since it may pass through a file."""
 
     level: int
     text: str
@@ -33,6 +35,15 @@ class Entry(NamedTuple):
     source: str | None = None
     """The stream that its lines are from; None for text that is a record by itself."""
     mark: Mark | None = None
+    size: int = 0
+    """Bytes that its text takes."""
+
+
+def make_entry(
+    level: int, text: str, lines: int = 1, time: str = "", source: str | None = None, mark: Mark | None = None
+) -> Entry:
+    """Return an entry that knows its size: that is asked for several times, and encoding a text takes a while."""
+    return Entry(level, text, lines, time, source, mark, byte_length(text))
 
 
 @dataclass(slots=True)
@@ -59,9 +70,9 @@ class _Segment:
     def take(self) -> Entry:
         number = self.file.fileno()
         size = int.from_bytes(os.pread(number, _HEAD, self.read), "big")
-        entry = Entry(*marshal.loads(os.pread(number, size, self.read + _HEAD)))  # noqa: S302 - our own file
+        found = Entry(*marshal.loads(os.pread(number, size, self.read + _HEAD)))  # noqa: S302 - our own file
         self.read += _HEAD + size
-        return entry
+        return found
 
 
 class Spool:
@@ -82,8 +93,7 @@ class Spool:
 
     def push(self, entry: Entry) -> bool:
         """Take the entry in; False when there is no room."""
-        size = len(entry.text)
-        if not self._segments and (not self._front or self._front_bytes + size <= self._memory):
+        if not self._segments and (not self._front or self._front_bytes + entry.size <= self._memory):
             self._keep(entry)
             return True
         data = marshal.dumps(tuple(entry))
@@ -99,17 +109,17 @@ class Spool:
         """Return the oldest entry, which `peek` has shown, and let it go."""
         if self._front is None:
             raise IndexError("nothing is there")
-        entry = self._front.popleft()
-        self._front_bytes -= len(entry.text)
+        found = self._front.popleft()
+        self._front_bytes -= found.size
         if not self._front:
             self._front = None
-        return entry
+        return found
 
     def _keep(self, entry: Entry) -> None:
         if self._front is None:
             self._front = deque()
         self._front.append(entry)
-        self._front_bytes += len(entry.text)
+        self._front_bytes += entry.size
 
     def close(self) -> None:
         """Drop everything; the files go with it."""
@@ -176,12 +186,12 @@ class Thinned:
 
     def add(self, entry: Entry) -> None:
         """Take the entry; older ones that are no errors may give way."""
-        if len(entry.text) > self._kept // 4:
+        if entry.size > self._kept // 4:
             entry = self._shorten(entry)
         if self._last is None:
             self._last = deque()
         self._last.append(entry)
-        self._last_bytes += len(entry.text)
+        self._last_bytes += entry.size
         while self._last_bytes > self._kept:
             self._give_way(self._last.popleft())
 
@@ -190,18 +200,18 @@ class Thinned:
         out: list[Entry] = []
         if self._skipped:
             out.append(
-                Entry(logging.WARNING, f"── {self._skipped:,} lines skipped: more than this log can carry{see} ──")
+                make_entry(logging.WARNING, f"── {self._skipped:,} lines skipped: more than this log can carry{see} ──")
             )
-            out += [Entry(logging.INFO, "", 0, "", source, mark) for source, mark in self._marks.items()]
+            out += [make_entry(logging.INFO, "", 0, "", source, mark) for source, mark in self._marks.items()]
         out += [*self._errors, *(self._last or ())]
         self._begin()
         return out
 
     def _give_way(self, entry: Entry) -> None:
-        self._last_bytes -= len(entry.text)
+        self._last_bytes -= entry.size
         if (entry.level >= logging.ERROR or entry.source is None) and self._errors_bytes < self._kept:
             self._errors.append(entry)
-            self._errors_bytes += len(entry.text)
+            self._errors_bytes += entry.size
             return
         self._skip(entry, entry.lines)
 
@@ -212,8 +222,8 @@ class Thinned:
 
     def _shorten(self, entry: Entry) -> Entry:
         """Leave the last lines of a large entry."""
-        text = entry.text[-self._kept // 4 :]
+        text = entry.text.encode("utf-8", "surrogatepass")[-self._kept // 4 :].decode("utf-8", "ignore")
         text = text[text.find("\n") + 1 :] if "\n" in text else text
         lines = text.count("\n") + 1
         self._skipped += max(entry.lines - lines, 0)
-        return entry._replace(text=text, lines=lines)
+        return entry._replace(text=text, lines=lines, size=byte_length(text))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_provider_multikueue.logs.lines import Line, Mark
 
-__all__ = ["LATE_SPAN", "RECORD_BYTES", "Block", "Levels", "blocks", "clean", "pieces"]
+__all__ = ["LATE_SPAN", "RECORD_BYTES", "Block", "Levels", "blocks", "byte_length", "clean", "pieces"]
 
 RECORD_BYTES = 60 * 1024
 """Most bytes of text in one record: Airflow's triggerer copes with 64 kB a record, and JSON adds a little."""
@@ -163,6 +163,11 @@ class Block:
     """Where its stream stands once these lines are out."""
 
 
+def byte_length(text: str) -> int:
+    """Return how many bytes the text takes as UTF-8; it is known at once for ASCII, as nearly all logs are."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
 def blocks(lines: Sequence[Line], levels: Levels, *, prefix: str = "", late: bool = False) -> list[Block]:
     """Return the lines as few blocks, each of one level, and with ``late`` of one time (to the minute)."""
     texts = [line[1] for line in lines]
@@ -194,7 +199,7 @@ def _runs(
 ) -> Iterator[tuple[int, int]]:
     start = size = 0
     for index, text in enumerate(texts):
-        length = len(text) + 1 if text.isascii() else len(text.encode()) + 1
+        length = byte_length(text) + 1
         if index > start and (
             size + length > RECORD_BYTES
             or kinds[index] != kinds[start]
@@ -209,5 +214,7 @@ def _runs(
 
 def pieces(text: str) -> list[str]:
     """Return the text in pieces that each fit one record; only escapes of many invalid bytes make a line so long."""
+    if byte_length(text) <= RECORD_BYTES:
+        return [text]
     step = RECORD_BYTES if text.isascii() else RECORD_BYTES // 4
-    return [text[start : start + step] for start in range(0, len(text), step)] or [""]
+    return [text[start : start + step] for start in range(0, len(text), step)]

@@ -62,6 +62,8 @@ class OutputLog(TaskLog):
     def position(self, source: str) -> Any:
         return self._positions.get(source)
 
+    settled, lost = position, False
+
     def discard(self) -> None:
         pass
 

@@ -23,7 +23,7 @@ from tests.unit.apiserver import kubeconfig
 from tests.unit.gkeserver import GkeServer
 from tests.unit.kubelet import Kubelet, Pod
 from tests.unit.loggingserver import LoggingServer
-from tests.unit.test_reader import Recorded, until
+from tests.unit.test_reader import Killed, Recorded, until
 
 GKE = "projects/team/locations/us-east4/clusters/worker-us"
 JOB = {"api_version": "batch/v1", "kind": "Job", "namespace": "default", "name": "train-x", "uid": "u"}
@@ -96,6 +96,40 @@ async def test_entries_that_arrive_late_or_twice_are_shown_once(server, source, 
     await until(lambda: out.lines == ["second", "first, but late"])
     await logs.drain(5)
     assert out.lines == ["second", "first, but late"]
+
+
+async def test_another_reader_goes_on_where_each_container_stood(server, source, out):
+    first, now = reader(source, out), time.time()
+    server.write("b 1", pod="train-x-b", job="train-x", at=now - 20)
+    server.write("a 2", pod="train-x-a", job="train-x", at=now - 8)
+    server.write("a 1", pod="train-x-a", job="train-x", at=now - 9)
+    assert first.read_cloud("worker-us", "us-east4")
+    await until(lambda: len(out.lines) == 3)
+    cursors = json.loads(json.dumps(await first.hand_over()))
+    await first.close()
+    server.write("b 2, which arrives late", pod="train-x-b", job="train-x", at=now - 15)
+    server.write("a 3", pod="train-x-a", job="train-x", at=now)
+    second = reader(source, out, cursors=cursors)
+    second.read_cloud("worker-us", "us-east4")
+    await second.drain(5)
+    assert sorted(line.split("] ")[-1] for line in out.lines) == ["a 1", "a 2", "a 3", "b 1", "b 2, which arrives late"]
+
+
+async def test_entries_that_were_not_out_at_a_loss_come_again(server, source, out):
+    gone, now = Recorded(), time.time()
+    first = reader(source, Killed(gone, 1))
+    server.write("one", pod="train-x-a", job="train-x", at=now - 200)
+    first.read_cloud("worker-us", "us-east4")
+    await until(lambda: gone.lines)
+    server.write("two", pod="train-x-a", job="train-x", at=now - 150)
+    server.write("three", pod="train-x-a", job="train-x", at=now)
+    await until(lambda: len(gone.lines) == 3)
+    cursors = json.loads(json.dumps(await first.hand_over()))
+    await first.close()
+    second = reader(source, out, cursors=cursors)
+    second.read_cloud("worker-us", "us-east4")
+    await second.drain(5)
+    assert out.lines == ["two", "three"]
 
 
 async def test_more_than_a_page_is_read_to_its_end(server, source, out, monkeypatch):

@@ -11,8 +11,9 @@ import pytest
 
 from airflow_provider_multikueue.logs import emit
 from airflow_provider_multikueue.logs.emit import Emitter, shared_emitter
-from airflow_provider_multikueue.logs.spool import Entry, Quota, Spool, Thinned
-from airflow_provider_multikueue.logs.text import Block
+from airflow_provider_multikueue.logs.sinks import SETTLED_SECONDS, Positions
+from airflow_provider_multikueue.logs.spool import Entry, Quota, Spool, Thinned, make_entry
+from airflow_provider_multikueue.logs.text import RECORD_BYTES, Block
 
 task_of = contextvars.ContextVar("task_of", default="nobody")
 NOW = "2999-01-02T03:04:05.000000001Z"
@@ -195,6 +196,45 @@ async def test_a_log_that_is_gone_fails_nothing(log):
         sink.record(logging.INFO, "c")
 
 
+async def test_lines_that_a_log_did_not_take_do_not_count_as_out(log):
+    sink = Emitter().sink(log)
+    sink.lines("s", block("a", number=1))
+    assert await sink.flush(5)
+    assert not sink.lost
+
+    def broken(level: int, form: str, text: str) -> None:
+        raise BrokenPipeError
+
+    log.log = broken
+    sink.lines("s", block("b", number=2))
+    await sink.flush(5)
+    assert sink.lost
+    assert sink.position("s") == (NOW, 1, 0, "")
+
+
+async def test_a_log_is_lost_with_the_process_that_reads_it(log, monkeypatch):
+    emitter = Emitter()
+    ours, plain = emitter.sink(log), emitter.sink(logging.getLogger("tests.plain"))
+    monkeypatch.setattr(emit.os, "getppid", lambda: 1)
+    assert ours.lost
+    assert not plain.lost, "Airflow 2 has no such process"
+
+
+def test_positions_are_settled_once_they_are_some_seconds_old():
+    now = 100.0
+    positions = Positions(lambda: now)
+    marks = [(NOW, number, 0, "") for number in range(4)]
+    positions.put({"a": marks[0], "b": marks[0]})
+    now += SETTLED_SECONDS - 1
+    positions.put({"a": marks[1]})
+    assert positions.settled("a") is None
+    now += 1
+    assert (positions.get("a"), positions.settled("a"), positions.settled("b")) == (marks[1], marks[0], marks[0])
+    now += 3600
+    positions.put({"a": marks[2]})
+    assert (positions.get("a"), positions.settled("a")) == (marks[2], marks[1])
+
+
 async def test_what_is_below_the_level_of_the_log_is_shown_as_info(log):
     sink = Emitter().sink(log)
     sink.lines("s", block("DEBUG x", level=logging.DEBUG))
@@ -260,7 +300,7 @@ async def test_many_calm_tasks_are_served_fast_and_the_loop_stays_free(log):
 
 
 def entry(number: int, size: int = 100) -> Entry:
-    return Entry(logging.INFO, f"{number}:" + "x" * size, 1, NOW, "s", (NOW, number, 0, ""))
+    return make_entry(logging.INFO, f"{number}:" + "x" * size, 1, NOW, "s", (NOW, number, 0, ""))
 
 
 def test_a_spool_is_first_in_first_out_through_its_file() -> None:
@@ -296,7 +336,7 @@ def test_a_spool_says_when_it_is_full_and_takes_more_once_it_was_emptied() -> No
 
 def test_thinned_keeps_what_matters_and_counts_the_rest() -> None:
     thinned = Thinned(kept=1000)
-    thinned.add(Entry(logging.ERROR, "boom", 1, NOW, "s", (NOW, 1, 0, "")))
+    thinned.add(make_entry(logging.ERROR, "boom", 1, NOW, "s", (NOW, 1, 0, "")))
     for number in range(100):
         thinned.add(entry(number))
     kept = thinned.take(", see there")
@@ -305,3 +345,32 @@ def test_thinned_keeps_what_matters_and_counts_the_rest() -> None:
     assert any(each.text == "boom" for each in kept)
     assert kept[-1] == entry(99)
     assert not thinned
+
+
+async def test_records_are_counted_in_bytes_not_in_characters(log):
+    sink = Emitter().sink(log)
+    for number in range(40):
+        sink.lines("s", block("学習" * 500, number=number))
+    await sink.flush(10)
+    sizes = [len(text.encode()) for _, _, _, text in log.records]
+    assert log.of("nobody") == ["学習" * 500] * 40
+    assert max(sizes) <= RECORD_BYTES
+    assert len(log.records) < 40
+
+
+def test_the_spool_counts_bytes_and_goes_to_disk_by_them():
+    spool = Spool(memory=3_000)
+    for number in range(4):
+        assert spool.push(make_entry(logging.INFO, "漢" * 500, 1, NOW, "s", (NOW, number, 0, "")))
+    assert spool._segments, "4 x 1,500 bytes are more than 3,000"
+    found = []
+    while spool.peek() is not None:
+        found.append(spool.pop())
+    assert [(each.text, each.size, each.mark[1]) for each in found] == [("漢" * 500, 1500, n) for n in range(4)]
+
+
+def test_a_large_entry_of_wide_characters_is_cut_to_whole_ones():
+    thinned = Thinned(kept=1000)
+    thinned.add(make_entry(logging.INFO, "漢" * 400, 1, NOW, "s", (NOW, 1, 0, "")))
+    (last,) = [each for each in thinned.take() if each.source == "s" and each.lines]
+    assert last.text == "漢" * 83

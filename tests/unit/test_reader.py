@@ -8,13 +8,18 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_provider_multikueue.clusters.client import Cluster
-from airflow_provider_multikueue.logs import patience
+from airflow_provider_multikueue.decisions import podview
+from airflow_provider_multikueue.logs import patience, reader
 from airflow_provider_multikueue.logs import stream as logstream
+from airflow_provider_multikueue.logs.lines import Mark
 from airflow_provider_multikueue.logs.reader import PodLogs
+from airflow_provider_multikueue.logs.sinks import DirectSink
+from airflow_provider_multikueue.logs.text import Block
 from tests.unit.apiserver import kubeconfig
 from tests.unit.kubelet import Kubelet, Pod, stamp
 
@@ -333,6 +338,56 @@ async def test_policies_failed_and_none(kubelet, cluster, out, policy, shown):
     assert logs.tail() == ["bad"]
 
 
+async def test_only_pods_that_have_changed_are_looked_at_again(kubelet, cluster, out, monkeypatch):
+    looked: list[str] = []
+
+    def runs(pod):
+        looked.append(pod["metadata"]["name"])
+        return podview.runs(pod)
+
+    monkeypatch.setattr(reader, "podview", SimpleNamespace(**{**vars(podview), "runs": runs}))
+    pods = [Pod(kubelet, f"x-{name}") for name in "abc"]
+    statuses = [pod.status() for pod in pods]
+    logs = PodLogs(sink=out, policy="none")
+    for _ in range(3):
+        logs.update(cluster, None, statuses)
+    pods[1].start()
+    logs.update(cluster, None, [statuses[0], pods[1].status(), statuses[2]])
+    assert looked == ["x-a", "x-b", "x-c", "x-b"]
+
+
+async def test_the_next_pod_is_shown_when_the_first_has_failed_though_it_has_not_changed_itself(kubelet, cluster, out):
+    pods = {name: Pod(kubelet, f"x-{name}") for name in "ab"}
+    for name, pod in pods.items():
+        pod.start()
+        pod.write(f"of {name}")
+    logs, b = PodLogs(sink=out, policy="first"), pods["b"].status()
+    logs.update(cluster, None, [pods["a"].status(), b])
+    await until(lambda: out.lines == ["of a"])
+    pods["a"].end(1)
+    logs.update(cluster, None, [pods["a"].status(), b])
+    await until(lambda: out.lines == ["of a", "of b"])
+    await logs.close()
+
+
+async def test_lines_bear_their_pods_name_while_several_are_read(kubelet, cluster, out):
+    pods = [Pod(kubelet, f"x-{name}") for name in "ab"]
+    logs = PodLogs(sink=out)
+    assert not logs.reading
+    for pod in pods:
+        pod.start()
+        logs.update(cluster, None, [each.status() for each in pods if each.runs])
+    assert logs.several
+    pods[0].end()
+    logs.update(cluster, None, [pod.status() for pod in pods])
+    await until(lambda: not logs.several)
+    assert logs.reading
+    pods[1].end()
+    logs.update(cluster, None, [pod.status() for pod in pods])
+    await until(lambda: not logs.reading)
+    await logs.drain(5)
+
+
 async def test_a_polite_stop_hands_on_where_it_stood(kubelet, cluster, out):
     done, open_ = Pod(kubelet, "a-done"), Pod(kubelet, "a-open")
     for pod in (done, open_):
@@ -353,18 +408,71 @@ async def test_a_polite_stop_hands_on_where_it_stood(kubelet, cluster, out):
     assert sorted(out.lines) == ["[done] one a-done", "[open] one a-open", "[open] two"]
 
 
-async def test_after_a_loss_the_last_seconds_repeat_under_a_line_that_says_so(kubelet, cluster, out):
-    now = datetime.now(UTC)
+class Killed(DirectSink):
+    """The log of a process whose last lines are lost with it: those from the ``dying``-th on."""
+
+    def __init__(self, sink: Recorded, dying: int) -> None:
+        super().__init__(sink)
+        self.dying, self.shown = dying, 0
+        self.safe: dict[str, Mark] = {}
+
+    def lines(self, source: str, block: Block) -> None:
+        super().lines(source, block)
+        self.shown += block.lines
+        if not self.lost:
+            self.safe[source] = block.mark
+
+    def settled(self, source: str) -> Mark | None:
+        return self.safe.get(source)
+
+    @property
+    def lost(self) -> bool:
+        return self.shown > self.dying
+
+
+@pytest.mark.parametrize("dying", [0, 2])
+async def test_what_was_shown_just_before_a_loss_comes_again_under_a_line_that_says_so(kubelet, cluster, out, dying):
     pod = Pod(kubelet, "a")
     pod.start()
-    for age in (60, 8, 1):
-        pod.write(f"{age} s ago", at=stamp(int((now - timedelta(seconds=age)).timestamp() * 10**9)))
+    gone = Recorded()
+    first = PodLogs(sink=Killed(gone, dying))
+    first.update(cluster, None, [pod.status()])
+    for number in range(4):
+        pod.write(f"line {number}")
+        await until(lambda number=number: len(gone.lines) > number)
+    cursors = json.loads(json.dumps(await first.hand_over()))
     pod.end()
-    logs = PodLogs(sink=out, resumed_at=now - timedelta(seconds=4))
+    again = PodLogs(sink=out, cursors=cursors, resumed_at=datetime.now(UTC))
+    again.update(cluster, None, [pod.status()])
+    await again.drain(5)
+    assert out.lines == [f"line {number}" for number in range(dying, 4)]
+    assert "may be here a second time" in out.remarks[0]
+
+
+async def test_a_pod_that_starts_after_a_loss_is_not_said_to_repeat(kubelet, cluster, out):
+    pod = Pod(kubelet, "a")
+    logs = PodLogs(sink=out, resumed_at=datetime.now(UTC) - timedelta(seconds=60))
+    pod.start()
+    pod.write("new")
+    pod.end()
+    status = pod.status()
+    status["status"]["containerStatuses"][0]["state"]["terminated"]["startedAt"] = "2999-01-02T03:04:05Z"
+    logs.update(cluster, None, [status])
+    await logs.drain(5)
+    assert out.lines == ["new"]
+    assert not [text for text in out.remarks if "second time" in text]
+
+
+async def test_a_pod_that_fails_after_a_loss_is_shown_from_its_beginning(kubelet, cluster, out):
+    pod = Pod(kubelet, "a")
+    pod.start()
+    pod.write("cause", at="2026-01-02T03:04:05.000000001Z")
+    pod.write("effect")
+    pod.end(9)
+    logs = PodLogs(sink=out, policy="failed", cursors={"other/main/0": "done"}, resumed_at=datetime.now(UTC))
     logs.update(cluster, None, [pod.status()])
     await logs.drain(5)
-    assert out.lines == ["8 s ago", "1 s ago"]
-    assert "may be here a second time" in out.remarks[0]
+    assert out.lines == ["cause", "effect"]
 
 
 async def test_late_lines_say_once_a_minute_when_they_were_written(kubelet, cluster, out):
