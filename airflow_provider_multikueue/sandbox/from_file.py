@@ -26,6 +26,9 @@ __all__ = ["kueue_of", "read_fleet", "regions_of", "set_up", "with_clusters_of"]
 
 Content = dict[str, Any]
 
+_OF_CLUSTERS = ("server", "authority", "cluster_profile")
+"""What a file says of workers that holds for its own clusters alone."""
+
 
 def read_fleet(path: Path) -> Content:
     """Return what a fleet file holds; SandboxError that says what is wrong with it."""
@@ -66,9 +69,11 @@ def with_clusters_of(content: Content, spec: FleetSpec, folder: Path) -> Content
         return {"cluster": {"kube_config_path": str(folder / "kubeconfig"), "context": context}}
 
     kept = {key: value for key, value in content.items() if key not in ("gcp_conn_id", "project")}
+    if kept.get("credentials", {}).get("form") == "cluster_profile":  # the profiles lead to the file's clusters
+        del kept["credentials"]
     workers = {
         name: {
-            **{key: value for key, value in each.items() if key not in ("server", "authority")},
+            **{key: value for key, value in each.items() if key not in _OF_CLUSTERS},
             **cluster(contexts[each["region"]]),
         }
         for name, each in content["workers"].items()

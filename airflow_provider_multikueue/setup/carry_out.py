@@ -21,6 +21,13 @@ Object = dict[str, Any]
 PAUSE: Final = 0.5
 BEFORE_THE_REST: Final = ("Namespace", "CustomResourceDefinition")
 PROBE: Final = "airflow-provider-multikueue-probe"
+HINTS: Final[Mapping[str, str]] = {
+    "MultiKueueClusterProfileFeatureDisabled": "Switch MultiKueueClusterProfile on under featureGates in the "
+    "configuration of the manager's Kueue",
+    "BadClusterProfile": "It must be in kueue-system on the manager, and its kind of access under "
+    "multiKueue.clusterProfile in the configuration of the manager's Kueue",
+}
+"""What to do about a reason that Kueue gives."""
 FLAVORS: Final = resource_of("kueue.x-k8s.io/v1beta2", "ResourceFlavor")
 
 
@@ -179,7 +186,11 @@ def _inactive(now: Mapping[str, Any]) -> str:
         return "Kueue has not looked at it"
     if condition.get("observedGeneration", now["metadata"]["generation"]) < now["metadata"]["generation"]:
         return "Kueue has not looked at its newest state"
-    return "" if condition["status"] == "True" else f"{condition.get('reason')}: {condition.get('message')}"
+    if condition["status"] == "True":
+        return ""
+    reason = str(condition.get("reason"))
+    hint = f". {HINTS[reason]}" if reason in HINTS else ""
+    return f"{reason}: {str(condition.get('message')).rstrip('.')}{hint}"
 
 
 def _condition(each: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

@@ -65,6 +65,7 @@ class Worker:
     secret: str
     server: str | None = None
     authority: str = "cluster"
+    cluster_profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +115,11 @@ class FleetDescription:
     monitoring_interval: str = "30s"
     gcp_conn_id: str | None = None
     project: str | None = None
+
+    @property
+    def by_profile(self) -> bool:
+        """Whether the manager's Kueue gets at the workers by ClusterProfiles, and so without credentials of ours."""
+        return self.credentials == "cluster_profile"
 
     def workers_of(self, queue: Queue) -> tuple[str, ...]:
         """Return the workers that a queue's jobs may run on."""
@@ -270,7 +276,24 @@ def _contradictions(fleet: FleetDescription) -> Iterator[str]:
         if team.priority:
             yield from _unknown(f"teams.{index}.priority", team.priority, fleet.priorities, "priorities")
     yield from _twice("teams", [f"{team.namespace}/{team.local_queue}" for team in fleet.teams])
-    yield from _twice("workers, secret", [worker.secret for worker in fleet.workers.values()])
+    yield from _link_problems(fleet)
+
+
+def _link_problems(fleet: FleetDescription) -> Iterator[str]:
+    if not fleet.by_profile:
+        yield from _twice("workers, secret", [worker.secret for worker in fleet.workers.values()])
+    yield from _twice("workers, cluster_profile", [each.cluster_profile or "" for each in fleet.workers.values()])
+    for name, worker in fleet.workers.items():
+        if fleet.by_profile and not worker.cluster_profile:
+            yield (
+                f"`workers.{name}`: add `cluster_profile`, the name of its ClusterProfile in kueue-system on the "
+                "manager, or choose another `credentials.form`."
+            )
+        if worker.cluster_profile and not fleet.by_profile:
+            yield (
+                f"`workers.{name}.cluster_profile`: Kueue uses it with `credentials: {{form: cluster_profile}}` alone. "
+                "Set that, or remove it."
+            )
 
 
 def _kueue_problems(kueue: Kueue) -> Iterator[str]:
@@ -300,5 +323,5 @@ def _unknown(path: str, name: str, known: Mapping[str, object], section: str) ->
 
 
 def _twice(path: str, names: list[str]) -> Iterator[str]:
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    for name in sorted({name for name in names if name and names.count(name) > 1}):
         yield f"`{path}`: {name} is there twice. Give each its own."

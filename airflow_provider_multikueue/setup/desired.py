@@ -114,7 +114,12 @@ def manager_objects(fleet: FleetDescription) -> list[Object]:
 
 
 def access_objects(fleet: FleetDescription, name: str) -> list[Object]:
-    """Return the account that the manager's Kueue uses on a worker, with no more rights than MultiKueue needs."""
+    """Return the account that the manager's Kueue uses on a worker, with no more rights than MultiKueue needs.
+
+    Nothing where it gets at the worker by a ClusterProfile, as whoever the profile's plugin says.
+    """
+    if fleet.by_profile:
+        return []
     account = fleet.names.account
     role = f"{account}-role"
     subject = {"kind": "ServiceAccount", "name": account, "namespace": KUEUE_NAMESPACE}
@@ -131,15 +136,21 @@ def access_objects(fleet: FleetDescription, name: str) -> list[Object]:
     return [owned(each, fleet=fleet.name, part=Part.ACCESS, worker=name) for each in objects]
 
 
-def link_objects(fleet: FleetDescription, name: str, kubeconfig: Mapping[str, Any]) -> list[Object]:
-    """Return what tells the manager of a worker: the credentials, then the cluster."""
+def link_objects(fleet: FleetDescription, name: str, kubeconfig: Mapping[str, Any] | None = None) -> list[Object]:
+    """Return what tells the manager of a worker: the credentials, then the cluster.
+
+    The cluster alone, without ``kubeconfig``, where Kueue gets at it by its ClusterProfile.
+    """
     worker = fleet.workers[name]
-    text = json.dumps(kubeconfig, sort_keys=True).encode()
-    secret = _object("v1", "Secret", worker.secret, namespace=KUEUE_NAMESPACE, type="Opaque")
-    secret["data"] = {"kubeconfig": b64encode(text).decode()}
-    source = {"kubeConfig": {"locationType": "Secret", "location": worker.secret}}
-    cluster = _kueue("MultiKueueCluster", name, {"clusterSource": source})
-    return [owned(each, fleet=fleet.name, part=Part.LINK, worker=name) for each in (secret, cluster)]
+    if fleet.by_profile:
+        objects, source = [], {"clusterProfileRef": {"name": worker.cluster_profile}}
+    else:
+        text = json.dumps(kubeconfig, sort_keys=True).encode()
+        secret = _object("v1", "Secret", worker.secret, namespace=KUEUE_NAMESPACE, type="Opaque")
+        secret["data"] = {"kubeconfig": b64encode(text).decode()}
+        objects, source = [secret], {"kubeConfig": {"locationType": "Secret", "location": worker.secret}}
+    objects.append(_kueue("MultiKueueCluster", name, {"clusterSource": source}))
+    return [owned(each, fleet=fleet.name, part=Part.LINK, worker=name) for each in objects]
 
 
 def worker_kubeconfig(worker: Worker, *, server: str, authority: str | None, token: str) -> Object:

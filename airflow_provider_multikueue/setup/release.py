@@ -24,6 +24,8 @@ CONFIG_MAP: Final = "kueue-manager-config"
 CONFIG_KEY: Final = "controller_manager_config.yaml"
 GATES: Final = ("MultiKueue", "ProvisioningACC")
 """Feature gates that a fleet needs; they are on unless somebody switched them off."""
+PROFILE_GATE: Final = "MultiKueueClusterProfile"
+"""The one for ClusterProfiles; it is off unless somebody switched it on, up to Kueue 0.19 at least."""
 
 
 def documents(text: str, *, where: str) -> list[Object]:
@@ -77,7 +79,8 @@ def _configure(objects: list[Object], fleet: FleetDescription) -> str:
     for each in objects:
         if each["kind"] == "ConfigMap" and CONFIG_KEY in each.get("data", {}):
             shipped = yaml.safe_load(each["data"][CONFIG_KEY]) or {}
-            merged = _merged(_merged(shipped, _settings(fleet)), fleet.kueue.configuration)
+            ours = _settings(fleet, by_argument="--feature-gates" in _arguments(objects))
+            merged = _merged(_merged(shipped, ours), fleet.kueue.configuration)
             each["data"][CONFIG_KEY] = text = yaml.safe_dump(merged, sort_keys=True)
             return text
     raise FleetConfigurationError(
@@ -85,12 +88,18 @@ def _configure(objects: list[Object], fleet: FleetDescription) -> str:
     )
 
 
-def _settings(fleet: FleetDescription) -> Object:
-    """Return what a fleet sets in Kueue's configuration; the fleet file's own settings go first."""
-    return {
+def _settings(fleet: FleetDescription, *, by_argument: bool) -> Object:
+    """Return what a fleet sets in Kueue's configuration; the fleet file's own settings go first.
+
+    ``by_argument`` says that the manifests give feature gates as an argument: Kueue refuses to be told in both ways.
+    """
+    settings: Object = {
         "integrations": {"frameworks": sorted(fleet.kueue.frameworks)},
         "metrics": {"enableClusterQueueResources": True},  # without it the dashboards' quota panels are empty
     }
+    if fleet.by_profile and not by_argument:
+        settings["featureGates"] = {PROFILE_GATE: True}
+    return settings
 
 
 def _configuration_in_deployment(objects: list[Object], digest: str) -> None:
@@ -104,8 +113,7 @@ def _configuration_in_deployment(objects: list[Object], digest: str) -> None:
 def _check_gates(objects: list[Object], configuration: str, fleet: FleetDescription) -> None:
     import yaml
 
-    deployments = [each for each in objects if each["kind"] == "Deployment"]
-    arguments = json.dumps([each["spec"]["template"]["spec"]["containers"] for each in deployments])
+    arguments = _arguments(objects)
     gates = yaml.safe_load(configuration).get("featureGates") or {}
     for gate in GATES:
         if gates.get(gate) is False or f"{gate}=false" in arguments:
@@ -113,6 +121,19 @@ def _check_gates(objects: list[Object], configuration: str, fleet: FleetDescript
                 f"{fleet.where}: Kueue's feature gate {gate} is switched off, and a fleet does not work without it. "
                 "Leave it out of the manifests and of `kueue.configuration`."
             )
+    if fleet.by_profile and not (gates.get(PROFILE_GATE) or f"{PROFILE_GATE}=true" in arguments):
+        raise FleetConfigurationError(
+            f"{fleet.where}: `credentials.form: cluster_profile` needs Kueue's feature gate {PROFILE_GATE}, which is "
+            "off by default. Switch it on where the others are set: in the manifests' --feature-gates, or in "
+            "`kueue.configuration` under featureGates."
+        )
+
+
+def _arguments(objects: Iterable[Object]) -> str:
+    """Return the containers of the Deployments as text, to look for arguments in."""
+    return json.dumps(
+        [each["spec"]["template"]["spec"]["containers"] for each in objects if each["kind"] == "Deployment"]
+    )
 
 
 def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Object:

@@ -154,19 +154,17 @@ class FleetSetup:
         return plan + stale
 
     async def connect_worker(self, name: str) -> Plan:
-        """Make the account on a worker, give the manager its token, and wait until the manager's Kueue is connected."""
-        access = await survey(
-            await self._place(name, Part.ACCESS, worker=name),
-            desired.access_objects(self.fleet, name),
-            force=self._options.force,
-        )
-        await self._do(name, access)
-        objects = desired.link_objects(self.fleet, name, await self._kubeconfig(name))
-        link = await survey(await self._place(MANAGER, Part.LINK, worker=name), objects, force=self._options.force)
-        await self._do(MANAGER, link)
-        if not self._options.plan_only:
-            await until_active(await self.cluster(MANAGER), objects, self._patience())
-        return access + link
+        """Make the account on a worker, give the manager its token, and wait until the manager's Kueue is connected.
+
+        By a ClusterProfile, there is neither: the manager is told which one, and what was made for another form goes.
+        """
+        if self.fleet.by_profile:
+            if not self._options.plan_only:
+                await self._check_version(MANAGER)
+            link = await self._link(name, desired.link_objects(self.fleet, name))
+            return link + await self._access(name)  # which Kueue has used until now, perhaps
+        access = await self._access(name)
+        return access + await self._link(name, desired.link_objects(self.fleet, name, await self._kubeconfig(name)))
 
     async def disconnect_worker(self, name: str) -> Plan:
         """Take a worker's credentials from the manager, and the account from the worker."""
@@ -256,6 +254,19 @@ class FleetSetup:
                 self._options.say(line)
         if not self._options.plan_only:
             await carry_out(await self.cluster(name), plan, self._patience(), force=self._options.force)
+
+    async def _access(self, name: str) -> Plan:
+        objects = desired.access_objects(self.fleet, name)
+        plan = await survey(await self._place(name, Part.ACCESS, worker=name), objects, force=self._options.force)
+        await self._do(name, plan)
+        return plan
+
+    async def _link(self, name: str, objects: list[Object]) -> Plan:
+        plan = await survey(await self._place(MANAGER, Part.LINK, worker=name), objects, force=self._options.force)
+        await self._do(MANAGER, plan)
+        if not self._options.plan_only:
+            await until_active(await self.cluster(MANAGER), objects, self._patience())
+        return plan
 
     async def _kubeconfig(self, name: str) -> Object:
         fleet, worker = self.fleet, await self.cluster(name)

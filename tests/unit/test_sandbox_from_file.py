@@ -30,6 +30,15 @@ def test_the_tutorials_fleet_keeps_all_but_its_clusters_and_where_kueue_comes_fr
     assert {k: v for k, v in made.items() if k not in changed} == {k: v for k, v in content.items() if k not in changed}
 
 
+def test_cluster_profiles_lead_to_the_files_clusters_and_are_left_out():
+    content = yaml.safe_load(EXAMPLE.read_text())
+    content["credentials"] = {"form": "cluster_profile"}
+    for name, worker in content["workers"].items():
+        worker["cluster_profile"] = name
+    made = with_clusters_of(content, FleetSpec(regions=regions_of(content), bare=True), Path("/sandbox"))
+    assert not parse(made, where="sandbox").by_profile
+
+
 def test_two_workers_in_one_region_are_refused():
     content = yaml.safe_load(EXAMPLE.read_text())
     content["workers"]["multikueue-dws-worker-us"]["region"] = "europe-west4"

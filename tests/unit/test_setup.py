@@ -256,3 +256,74 @@ def test_a_fleet_without_multikueue_is_refused(content):
     content["kueue"]["configuration"] = {"featureGates": {"MultiKueue": False}}
     with pytest.raises(FleetConfigurationError, match="feature gate MultiKueue is switched off"):
         kueue_objects(manifests(), parse(content, where="f"))
+
+
+EU = "multikueue-dws-worker-eu"
+GATE = "MultiKueueClusterProfile"
+
+
+@pytest.fixture
+def by_profile(content: dict[str, Any]) -> dict[str, Any]:
+    """A fleet file whose workers the manager's Kueue gets at by ClusterProfiles."""
+    content["credentials"] = {"form": "cluster_profile"}
+    for name, worker in content["workers"].items():
+        worker["cluster_profile"] = f"{name}-profile"
+    return content
+
+
+def test_a_worker_by_its_cluster_profile_has_no_account_token_or_secret(by_profile):
+    described = parse(by_profile, where="f")
+    (cluster,) = desired.link_objects(described, EU)
+    assert cluster["kind"] == "MultiKueueCluster"
+    assert cluster["spec"] == {"clusterSource": {"clusterProfileRef": {"name": f"{EU}-profile"}}}
+    assert desired.access_objects(described, EU) == []
+
+
+def test_workers_of_one_region_need_no_secrets_of_their_own_where_there_are_none(by_profile):
+    by_profile["workers"]["multikueue-dws-worker-us"]["region"] = "europe-west4"
+    assert parse(by_profile, where="f").by_profile
+
+
+def test_a_worker_without_its_profile_is_told_what_to_add(by_profile):
+    del by_profile["workers"][EU]["cluster_profile"]
+    with pytest.raises(FleetConfigurationError, match=rf"`workers\.{EU}`: add `cluster_profile`"):
+        parse(by_profile, where="f")
+
+
+def test_a_profile_that_nobody_would_use_is_refused(by_profile):
+    by_profile["credentials"] = {"form": "token"}
+    with pytest.raises(FleetConfigurationError, match=rf"`workers\.{EU}\.cluster_profile`: Kueue uses it with"):
+        parse(by_profile, where="f")
+
+
+def test_one_profile_for_two_workers_is_refused(by_profile):
+    for worker in by_profile["workers"].values():
+        worker["cluster_profile"] = "same"
+    with pytest.raises(FleetConfigurationError, match="same is there twice"):
+        parse(by_profile, where="f")
+
+
+def test_the_gate_for_profiles_is_switched_on_where_it_is_needed_alone(content, by_profile):
+    assert kueue_configuration(by_profile)["featureGates"] == {GATE: True}
+    del by_profile["credentials"]
+    for worker in by_profile["workers"].values():
+        del worker["cluster_profile"]
+    assert "featureGates" not in kueue_configuration(content)
+
+
+def test_a_gate_for_profiles_that_stays_off_is_told(by_profile):
+    def install(*arguments: str) -> dict[str, Any]:
+        release = manifests()
+        release[0]["spec"]["template"]["spec"]["containers"][0]["args"] = list(arguments)
+        objects = kueue_objects(release, parse(by_profile, where="f"))
+        data = next(each for each in objects if each["kind"] == "ConfigMap")["data"]
+        configuration: dict[str, Any] = yaml.safe_load(data["controller_manager_config.yaml"])
+        return configuration
+
+    # Kueue does not start when it is told of gates in both ways.
+    assert "featureGates" not in install(f"--feature-gates=Other=true,{GATE}=true")
+    with pytest.raises(FleetConfigurationError, match=f"needs Kueue's feature gate {GATE}"):
+        install("--feature-gates=Other=true")
+    by_profile["kueue"]["configuration"] = {"featureGates": {GATE: False}}
+    with pytest.raises(FleetConfigurationError, match=f"needs Kueue's feature gate {GATE}"):
+        install()

@@ -226,6 +226,53 @@ async def test_tokens_that_are_met_on_the_way_are_masked(clusters: Clusters, for
     assert used not in shown
 
 
+def by_profile(clusters: Clusters) -> None:
+    clusters.content["credentials"] = {"form": "cluster_profile"}
+    clusters.content["workers"][EU]["cluster_profile"] = "eu-profile"
+
+
+CLUSTER = f"/apis/kueue.x-k8s.io/v1beta2/multikueueclusters/{EU}"
+
+
+async def test_a_fleet_that_changes_to_cluster_profiles_loses_its_secrets_and_accounts(clusters: Clusters):
+    clusters.content["credentials"] = {"form": "token"}
+    worker = clusters.servers[EU]
+    worker.on("POST", ACCOUNT, {"status": {"token": "one-that-ends"}})
+    async with clusters.steps() as setup:
+        await setup.connect_worker(EU)
+    manager = clusters.servers["manager"].objects
+    assert {CLUSTER, f"{SECRETS}/worker-europe-west4-secret"} <= set(manager)
+    assert worker.objects
+
+    by_profile(clusters)
+    async with clusters.steps() as setup:
+        await setup.connect_worker(EU)
+    assert set(manager) == {CLUSTER}
+    assert manager[CLUSTER]["spec"]["clusterSource"] == {"clusterProfileRef": {"name": "eu-profile"}}
+    assert worker.objects == {}
+
+
+async def test_a_kueue_without_the_gate_for_cluster_profiles_is_told_with_what_to_do(clusters: Clusters):
+    by_profile(clusters)
+    message = "load client config failed: MultiKueueClusterProfile feature gate is disabled"
+    condition = {"type": "Active", "status": "False", "reason": "MultiKueueClusterProfileFeatureDisabled"}
+    off = {"metadata": {"generation": 1}, "status": {"conditions": [condition | {"message": message}]}}
+    clusters.servers["manager"].on("GET", CLUSTER, status(404), off)
+    with pytest.raises(MultiKueueError, match=r"feature gate is disabled\. Switch MultiKueueClusterProfile on"):
+        async with clusters.steps(seconds=1) as setup:
+            await setup.connect_worker(EU)
+
+
+async def test_a_kueue_too_old_for_cluster_profiles_is_refused_before_anything_changes(clusters: Clusters):
+    by_profile(clusters)
+    server = clusters.servers["manager"]
+    server.on("GET", "/apis/kueue.x-k8s.io", {"versions": [{"version": "v1beta1"}]})
+    with pytest.raises(FleetConfigurationError, match=r"manager serves v1beta1 .*Install Kueue 0\.17"):
+        async with clusters.steps() as setup:
+            await setup.connect_worker(EU)
+    assert server.objects == {}
+
+
 async def test_planning_changes_nothing(clusters: Clusters):
     async with clusters.steps(plan_only=True) as setup:
         plan = await setup.apply()
