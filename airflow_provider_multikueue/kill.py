@@ -1,7 +1,8 @@
-"""Whether a trigger that Airflow stops was killed by a person, and the deletion that follows from it.
+"""Whether a trigger or a process that Airflow stops was killed by a person, and the deletion that follows from it.
 
 Airflow's ``on_kill`` is no proof: it also comes when another triggerer took the task over, and for a fired trigger that
-is slow to return. What a kill leaves behind is a task that is over while the job still belongs to its try.
+is slow to return. A process is told to stop by the same signal when its worker is restarted. What a kill leaves behind
+is a task that is over while the job still belongs to its try.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_multikueue.decisions import jobs
-from airflow_provider_multikueue.decisions.kinds import find_kind
+from airflow_provider_multikueue.decisions.kinds import find_kind, outcome
 from airflow_provider_multikueue.fleets import stop
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.fleets.fleet import Fleet
     from airflow_provider_multikueue.logs.emit import Sink
 
-__all__ = ["Judgement", "judge", "kill"]
+__all__ = ["Judgement", "delete_if_mine", "judge", "judge_process", "kill"]
 
 Judgement = Literal["delete", "keep", "unclear"]
 
@@ -48,6 +49,16 @@ def judge(state: str | None, *, patient: bool) -> Judgement:
     return "delete" if state in (None, "no_status") else "keep"
 
 
+def judge_process(state: str | None, *, retried: bool) -> bool:
+    """Whether a task process that is told to stop leaves a job for which nobody will wait.
+
+    A task that Airflow still takes for running was not killed by a person: its worker ends, and its try fails.
+    """
+    if state == "running":
+        return not retried
+    return judge(state, patient=False) == "delete"
+
+
 async def kill(
     fleet: Fleet,
     job: Mapping[str, Any],
@@ -56,21 +67,34 @@ async def kill(
     state: Callable[[], Awaitable[str | None]],
     sink: Sink,
 ) -> bool:
-    """Delete the job if its task is over and the job is still this owner's (None: whoever's); return whether it was.
-
-    The deletion holds only for the job as it was when the owner was read, so a try that takes it over at that moment
-    keeps it.
-    """
+    """Delete the job if its task is over and the job is still this owner's (None: whoever's); return whether it was."""
     if not await _is_over(state):
         sink.record(logging.DEBUG, f"job {job['name']} is kept: its task goes on")
         return False
+    return await delete_if_mine(fleet, job, owner=owner, sink=sink)
+
+
+async def delete_if_mine(
+    fleet: Fleet,
+    job: Mapping[str, Any],
+    *,
+    owner: jobs.Owner | None,
+    sink: Sink,
+    keep_ended: bool = False,
+    wait: float = stop.GONE_SECONDS,
+) -> bool:
+    """Delete the job if it is still this owner's (None: whoever's), and ``wait`` for its pods; return whether it was.
+
+    The deletion holds only for the job as it was when the owner was read, so a try that takes it over at that moment
+    keeps it. With ``keep_ended`` a job that has ended is left to the try that will report it.
+    """
     for _ in range(ATTEMPTS):
-        version = await _version_if_mine(fleet, job, owner)
+        version = await _version_if_mine(fleet, job, owner, keep_ended=keep_ended)
         if version is None:
             return False
         sink.record(logging.WARNING, f"The task was stopped: deleting {job['kind']} {job['namespace']}/{job['name']}")
         # Kueue writes to the job as well, so a conflict is no sign of another owner: look again.
-        if await stop.delete_job(fleet, job, sink, resource_version=version):
+        if await stop.delete_job(fleet, job, sink, resource_version=version, wait=wait):
             return True
     return False
 
@@ -83,7 +107,9 @@ async def _is_over(state: Callable[[], Awaitable[str | None]]) -> bool:
     return judgement == "delete"
 
 
-async def _version_if_mine(fleet: Fleet, job: Mapping[str, Any], owner: jobs.Owner | None) -> str | None:
+async def _version_if_mine(
+    fleet: Fleet, job: Mapping[str, Any], owner: jobs.Owner | None, *, keep_ended: bool
+) -> str | None:
     from airflow_provider_multikueue.clusters.client import ApiError
 
     kind = find_kind(str(job["api_version"]), str(job["kind"]))
@@ -97,5 +123,7 @@ async def _version_if_mine(fleet: Fleet, job: Mapping[str, Any], owner: jobs.Own
     if current["metadata"]["uid"] != job["uid"]:
         return None
     if owner is not None and jobs.owner_of(current) != owner:
+        return None
+    if keep_ended and outcome(kind, current) is not None:
         return None
     return str(current["metadata"]["resourceVersion"])

@@ -10,7 +10,7 @@ from airflow_provider_multikueue._compat import BaseOperator, conf
 from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.links import LINKS, push_manager_link, push_output_link, push_pods_link
 from airflow_provider_multikueue.object_storage import check_uri
-from airflow_provider_multikueue.tasks import Waiting, WaitsForJob
+from airflow_provider_multikueue.tasks import Waiting, WaitsForJob, will_retry
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue._compat import Context
@@ -123,6 +123,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Submit the job and wait for it, here or in the triggerer; return the report."""
         self._check()
+        self._waiting.ti = context["ti"]
         part = self._waiting.run(lambda: self._submit(context), interruptible=False)
         if self.wait_until == "submitted":
             look = Orders(until="now", regions=self._regions)
@@ -138,7 +139,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         """Return the report that the trigger sent, or raise the error that it describes."""
         from airflow_provider_multikueue.decisions.outcome import Outcome
 
-        self._waiting.job = job
+        self._waiting.job, self._waiting.ti = job, context["ti"]
         return self._conclude(context, Outcome.from_event(event))
 
     def _check(self) -> None:
@@ -194,7 +195,6 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
     async def _submit(self, context: Context) -> dict[str, Any]:
         from airflow_provider_multikueue.decisions.conditions import time_at
         from airflow_provider_multikueue.decisions.report import job_part
-        from airflow_provider_multikueue.fleets.stop import delete_on_manager
         from airflow_provider_multikueue.fleets.submit import submit
         from airflow_provider_multikueue.hooks import LogSink, count_submission, prepare
 
@@ -222,8 +222,8 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
                 self._submitted_at = time_at(submitted.job, "metadata", "creationTimestamp")
             count_submission(submitted)
             # A kill during the submission found no job to delete yet.
-            if self._waiting.killed and self.on_kill_action == "delete":
-                await delete_on_manager(fleet, part)
+            if self._waiting.killed and self._gives_up():
+                await self._delete_if_mine(fleet, part, wait=0.0)
             push_manager_link(context["ti"], fleet, part)
             push_output_link(context["ti"], self.log_uri, part)
             return part
@@ -241,6 +241,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         from airflow_provider_multikueue.metrics import emit
 
         report, ti = outcome.report, context["ti"]
+        self._waiting.ended = outcome.ended
         if report is not None and report["placement"] is not None:
             ti.xcom_push("placement", report["placement"])
         if outcome.error is not None and report is not None:
@@ -267,15 +268,17 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             self.log.error("%s could not be deleted on the manager or marked as reported: %s%s", where, error, again)
 
     async def _put_away(self, fleet: Fleet, job: Mapping[str, Any], outcome: Outcome, ti: Any) -> None:
-        from airflow_provider_multikueue.fleets.stop import delete_job, delete_on_manager
-        from airflow_provider_multikueue.fleets.submit import mark_reported
-        from airflow_provider_multikueue.hooks import LogSink
+        from airflow_provider_multikueue.fleets.stop import delete_on_manager
+        from airflow_provider_multikueue.fleets.submit import mark_handed_over, mark_reported
 
         push_pods_link(ti, fleet, job, outcome.report and outcome.report["placement"])
         failed = outcome.error is not None
         if outcome.deleted:
             return
-        if outcome.ended and (self.cleanup == "always" or (self.cleanup == "on_success" and not failed)):
+        if self.wait_until != "finished" and not failed:
+            # Others wait for it now, also if it has ended meanwhile.
+            await mark_handed_over(fleet, job, datetime.now(UTC).isoformat())
+        elif outcome.ended and (self.cleanup == "always" or (self.cleanup == "on_success" and not failed)):
             await delete_on_manager(fleet, job)
             self.log.info(
                 "Removed the ended %s %s from the manager (cleanup=%s).", job["kind"], job["name"], self.cleanup
@@ -284,7 +287,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             await mark_reported(fleet, job, datetime.now(UTC).isoformat())
         elif failed and not _will_retry(ti, outcome.error) and self.on_kill_action == "delete":
             self.log.warning("the task can't follow its job any more: deleting job %s", job["name"])
-            await delete_job(fleet, job, LogSink(self.log))
+            await self._delete_if_mine(fleet, job)
 
 
 class MultiKueueReapOperator(BaseOperator):
@@ -352,4 +355,4 @@ def _after(begin: datetime, span: timedelta | None) -> str | None:
 def _will_retry(ti: Any, error: BaseException | None) -> bool:
     from airflow_provider_multikueue._compat import AirflowFailException
 
-    return not isinstance(error, AirflowFailException) and int(ti.try_number) <= int(ti.max_tries)
+    return not isinstance(error, AirflowFailException) and will_retry(ti)

@@ -65,6 +65,7 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait in the triggerer, in this process, or (mode ``reschedule``) from one look to the next."""
+        self._waiting.ti = context["ti"]
         if not self.deferrable and self.reschedule:
             return super().execute(context)
         check_uri("log_uri", self.log_uri)

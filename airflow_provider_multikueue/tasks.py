@@ -8,6 +8,8 @@ fail.
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
@@ -17,14 +19,23 @@ from airflow_provider_multikueue.exceptions import MultiKueueError
 if TYPE_CHECKING:
     from airflow_provider_multikueue.decisions.orders import Orders
     from airflow_provider_multikueue.decisions.outcome import Outcome
+    from airflow_provider_multikueue.fleets.fleet import Fleet
     from airflow_provider_multikueue.hooks import MultiKueueHook
 
-__all__ = ["Waiting", "WaitsForJob"]
+__all__ = ["Waiting", "WaitsForJob", "will_retry"]
 
 T = TypeVar("T")
 
 KILL_SECONDS = 4.0
 """A task process that was told to stop is killed after 5 s."""
+
+ASK_SECONDS = 1.5
+"""How much of that Airflow may take to say what became of the task; the rest is for the deletion."""
+
+
+def will_retry(ti: Any) -> bool:
+    """Whether Airflow runs the task again if this try fails."""
+    return int(ti.try_number) <= int(ti.max_tries)
 
 
 class Waiting:
@@ -32,7 +43,9 @@ class Waiting:
 
     def __init__(self) -> None:
         self.job: dict[str, Any] | None = None
+        self.ti: Any = None
         self.killed = False
+        self.ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
 
@@ -86,14 +99,31 @@ class WaitsForJob:
         return MultiKueueHook(self.multikueue_conn_id)
 
     def on_kill(self) -> None:
-        """Do what ``on_kill_action`` says, and make the wait end as a failure."""
+        """Do what ``on_kill_action`` says if the task is not to go on, and make the wait end as a failure.
+
+        A job that has ended is kept: the next try reports it. So is one that the next try takes over.
+        """
         job = self._waiting.job
         self._waiting.killed = True
-        if job is not None and self.on_kill_action == "delete":
-            deletion = threading.Thread(target=lambda: asyncio.run(self._delete(job)), daemon=True)
-            deletion.start()
-            deletion.join(KILL_SECONDS)
+        if job is not None and not self._waiting.ended and self._gives_up():
+            _in_thread(lambda: self._delete(job), KILL_SECONDS - ASK_SECONDS)
         self._waiting.interrupt()
+
+    def _gives_up(self) -> bool:
+        """Whether the job is to be deleted as nobody will wait for it any more; so it is where that can't be told.
+
+        Airflow also calls `on_kill` at ``execution_timeout``, for which the job is not to run on.
+        """
+        if self.on_kill_action == "keep":
+            return False
+        from airflow_provider_multikueue._compat import AirflowTaskTimeout, task_state
+        from airflow_provider_multikueue.kill import judge_process
+
+        if isinstance(sys.exc_info()[1], AirflowTaskTimeout):
+            return True
+        ti = self._waiting.ti
+        states = _in_thread(lambda: task_state(ti), ASK_SECONDS)
+        return not states or judge_process(states[0], retried=will_retry(ti))
 
     def _defer(self, job: dict[str, Any], orders: Orders) -> NoReturn:
         from airflow_provider_multikueue.triggers import MultiKueueJobTrigger
@@ -127,8 +157,29 @@ class WaitsForJob:
         )
 
     async def _delete(self, job: Mapping[str, Any]) -> None:
-        from airflow_provider_multikueue.fleets.stop import delete_job
-        from airflow_provider_multikueue.hooks import LogSink
-
         async with self.hook.open() as (fleet, _):
-            await delete_job(fleet, job, LogSink(self.log), wait=KILL_SECONDS / 2)
+            await self._delete_if_mine(fleet, job, wait=KILL_SECONDS / 2)
+
+    async def _delete_if_mine(self, fleet: Fleet, job: Mapping[str, Any], **options: float) -> None:
+        """Delete the job unless it has ended, or another try of the task has taken it over."""
+        from airflow_provider_multikueue.hooks import LogSink, owner_of_task
+        from airflow_provider_multikueue.kill import delete_if_mine
+
+        owner = owner_of_task(self._waiting.ti) if self._owned else None
+        await delete_if_mine(fleet, job, owner=owner, sink=LogSink(self.log), keep_ended=True, **options)
+
+
+def _in_thread(work: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> list[T]:
+    """Return what a coroutine gives in a thread and a loop of its own; nothing if it fails or takes longer."""
+    results: list[T] = []
+
+    def run() -> None:
+        try:
+            results.append(asyncio.run(work()))
+        except Exception:
+            logging.getLogger(__name__).warning("what a stop of the task asks for failed", exc_info=True)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results

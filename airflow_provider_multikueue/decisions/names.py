@@ -19,6 +19,7 @@ __all__ = [
     "DEPLOYMENT_LABEL",
     "DISPATCHES",
     "DOMAIN",
+    "HANDED_OVER",
     "HELD",
     "IDENTITY",
     "IDENTITY_LABEL",
@@ -47,6 +48,7 @@ OWNER: Final = f"{DOMAIN}/owner"
 MANIFEST: Final = f"{DOMAIN}/manifest"
 LIFETIME: Final = f"{DOMAIN}/lifetime"
 REPORTED: Final = f"{DOMAIN}/reported"
+HANDED_OVER: Final = f"{DOMAIN}/handed-over"
 DISPATCHES: Final = f"{DOMAIN}/dispatches"
 CURSORS: Final = f"{DOMAIN}/cursors"
 JOINED: Final = f"{DOMAIN}/joined-queue"

@@ -14,7 +14,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.decisions import jobs
-from airflow_provider_multikueue.decisions.kinds import Kind, find_kind
+from airflow_provider_multikueue.decisions.kinds import Kind, find_kind, get_at, outcome
+from airflow_provider_multikueue.decisions.names import HANDED_OVER
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
 from airflow_provider_multikueue.fleets import stop
 from airflow_provider_multikueue.fleets.creation import create, refused
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider_multikueue.fleets.fleet import Fleet
     from airflow_provider_multikueue.logs.emit import Sink
 
-__all__ = ["Request", "Submitted", "mark_reported", "submit"]
+__all__ = ["Request", "Submitted", "mark_handed_over", "mark_reported", "submit"]
 
 LEFTOVER_SECONDS = 30.0
 """How long a new job waits for the last pods of a deleted one of the same name."""
@@ -136,10 +137,19 @@ def _announcement(fleet: Fleet, submitted: Submitted, facts: QueueFacts) -> str:
 
 async def mark_reported(fleet: Fleet, job: Mapping[str, Any], when: str) -> None:
     """Note on the job that its end was reported, so that a later run of the task begins a new one."""
+    await _mark(fleet, job, jobs.REPORTED, when)
+
+
+async def mark_handed_over(fleet: Fleet, job: Mapping[str, Any], when: str) -> None:
+    """Note on the job that its task succeeded and waits no longer: once it has ended, a new run begins a new one."""
+    await _mark(fleet, job, HANDED_OVER, when)
+
+
+async def _mark(fleet: Fleet, job: Mapping[str, Any], name: str, when: str) -> None:
     from airflow_provider_multikueue.clusters.client import ApiError
 
     resource = await _resource(fleet, find_kind(str(job["api_version"]), str(job["kind"])))
-    body = {"metadata": {"uid": job["uid"], "annotations": {jobs.REPORTED: when}}}
+    body = {"metadata": {"uid": job["uid"], "annotations": {name: when}}}
     try:
         await fleet.manager.patch(resource, str(job["name"]), body, str(job["namespace"]))
     except ApiError as error:
@@ -221,9 +231,9 @@ async def _submit(fleet: Fleet, request: Request, kind: Kind, queue: str, sink: 
         draft, _ = _build(request, 1, queue)
         namespace = draft["metadata"]["namespace"]
         mine = await _mine(fleet, resource, namespace, request.identity)
-        generation = 1 + taken_names + max((jobs.generation_of(job) for job in mine if _is_past(job)), default=0)
+        generation = 1 + taken_names + max((jobs.generation_of(job) for job in mine if _is_past(kind, job)), default=0)
         wanted, _ = _build(request, generation, queue)
-        living = [job for job in mine if not _is_past(job)]
+        living = [job for job in mine if not _is_past(kind, job)]
         if living:
             taken = await _take(fleet, resource, living[-1], wanted, sink)
             if taken is not None:
@@ -256,8 +266,10 @@ async def _is_foreign(fleet: Fleet, resource: Resource, wanted: Mapping[str, Any
     return jobs.identity_of(found) != identity
 
 
-def _is_past(job: Mapping[str, Any]) -> bool:
-    return jobs.is_reported(job) or bool(job["metadata"].get("deletionTimestamp"))
+def _is_past(kind: Kind, job: Mapping[str, Any]) -> bool:
+    """Whether a new run of the task has nothing to do with the job any more."""
+    handed_over = bool(get_at(job, ("metadata", "annotations", HANDED_OVER))) and outcome(kind, job) is not None
+    return jobs.is_reported(job) or handed_over or bool(job["metadata"].get("deletionTimestamp"))
 
 
 async def _mine(fleet: Fleet, resource: Resource, namespace: str, identity: jobs.Identity) -> list[dict[str, Any]]:
@@ -282,6 +294,8 @@ async def _take(
         await stop.delete_job(fleet, {**part, "uid": metadata["uid"]}, sink)
         return None
     annotations = {key: wanted["metadata"]["annotations"][key] for key in (jobs.OWNER, jobs.LIFETIME)}
+    # What a try has not returned yet is not handed over, whatever an earlier one did.
+    annotations |= {HANDED_OVER: None} if HANDED_OVER in metadata["annotations"] else {}
     body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": annotations}}
     try:
         taken = await fleet.manager.patch(resource, name, body, namespace)

@@ -44,15 +44,16 @@ def test_a_terminated_process_never_ends_as_success(airflow: LocalAirflow, grant
     until_gone(airflow, watcher, name)
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_process_is_followed_by_one_that_finds_its_job(
-    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher
+    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher, number: signal.Signals
 ) -> None:
     manifest = job("import time\nfor i in range(30): print('tock', i, flush=True); time.sleep(1)")
     run = start(airflow, "retried_in_worker", manifest)
     until_shown(airflow, "retried_in_worker", run, "tock 2")
     (before,) = watcher.jobs(prefix(manifest))
     for pid in task_processes(airflow):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     assert airflow.sync(airflow.wait_run("retried_in_worker", run, within=150)) == "success"
 
     report = airflow.sync(airflow.xcom("retried_in_worker", run, "train"))

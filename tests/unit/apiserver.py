@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,6 +169,33 @@ class ApiServer:
             yield self
         finally:
             await runner.cleanup()
+
+
+@contextmanager
+def in_thread() -> Iterator[ApiServer]:
+    """Serve from a thread, for a test without a loop, or one whose code runs loops of its own."""
+    server, ready, done, loop = ApiServer(), threading.Event(), asyncio.Event(), asyncio.new_event_loop()
+
+    async def serve() -> None:
+        async with server.running():
+            ready.set()
+            await done.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert ready.wait(60)
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join()
+        loop.close()
+
+
+def connection(server: ApiServer) -> str:
+    """Return an Airflow connection to a manager, as the environment holds it."""
+    extra = {"manager_kube_config": json.dumps(kubeconfig(server.url)), "deployment": "test"}
+    return json.dumps({"conn_type": "multikueue", "extra": extra})
 
 
 def kubeconfig(server: str, *, cluster: dict[str, Any] | None = None, **user: Any) -> dict[str, Any]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
@@ -18,7 +15,7 @@ from airflow_provider_multikueue.decisions.report import Dispatches, build_repor
 from airflow_provider_multikueue.decisions.workload import Observation, Phase
 from airflow_provider_multikueue.exceptions import JobFailedError
 from airflow_provider_multikueue.operators import MultiKueueJobOperator
-from tests.unit.apiserver import ApiServer, kubeconfig, obj, status
+from tests.unit.apiserver import ApiServer, connection, in_thread, obj, status
 
 
 def test_what_is_inside_a_client_model_is_rendered():
@@ -61,24 +58,10 @@ def test_a_wish_that_can_not_be_meant_is_refused_before_anything_is_submitted(wr
 @pytest.fixture
 def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     """A manager, behind the default connection, that deletes nothing."""
-    server, ready, done, loop = ApiServer(), threading.Event(), asyncio.Event(), asyncio.new_event_loop()
-
-    async def serve() -> None:
-        async with server.running():
-            ready.set()
-            await done.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(10)
-    server.on("DELETE", "/apis/batch/v1/namespaces/default/jobs/train", status(403, "may not"))
-    extra = {"manager_kube_config": json.dumps(kubeconfig(server.url)), "deployment": "test"}
-    connection = {"conn_type": "multikueue", "extra": extra}
-    monkeypatch.setenv("AIRFLOW_CONN_MULTIKUEUE_DEFAULT", json.dumps(connection))
-    yield server
-    loop.call_soon_threadsafe(done.set)
-    thread.join()
-    loop.close()
+    with in_thread() as server:
+        server.on("DELETE", "/apis/batch/v1/namespaces/default/jobs/train", status(403, "may not"))
+        monkeypatch.setenv("AIRFLOW_CONN_MULTIKUEUE_DEFAULT", connection(server))
+        yield server
 
 
 class Pushed(SimpleNamespace):
