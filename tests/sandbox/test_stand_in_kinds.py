@@ -60,7 +60,7 @@ async def _everywhere(fleet: Sandbox, runtime: Object, namespace: str, contexts:
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_pods_speak_in_the_log_and_its_leader_gives_the_result(trial: Trial, kind: str) -> None:
     leader = f"sleep 4; echo steering; {RESULT % 'leader'}"
-    outcome = trial.run(MAKE[kind](leader, "echo computing; sleep 1"), read_result=True)
+    outcome = trial.run(MAKE[kind](leader, "echo computing; sleep 7"), read_result=True)
     assert outcome.error is None, f"{outcome.error}\n{trial.log.text}"
     report = outcome.report
     assert report is not None
