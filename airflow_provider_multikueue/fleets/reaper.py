@@ -11,16 +11,16 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_multikueue.decisions.jobs import identity_of, lifetime_of, owner_of
-from airflow_provider_multikueue.decisions.kinds import KINDS, Kind, find_kind, get_at
+from airflow_provider_multikueue.decisions.kinds import KINDS, find_kind, get_at
 from airflow_provider_multikueue.decisions.names import DEPLOYMENT_LABEL, Identity, Owner, label_value
 from airflow_provider_multikueue.decisions.reap import AirflowState, ReapDecision, decide, needs_run
 from airflow_provider_multikueue.decisions.report import job_part
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
 from airflow_provider_multikueue.fleets import stop
+from airflow_provider_multikueue.fleets.listing import list_kind
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.airflow_api import AirflowApi
-    from airflow_provider_multikueue.clusters.client import ApiError
     from airflow_provider_multikueue.fleets.fleet import Fleet
     from airflow_provider_multikueue.logs.emit import Sink
 
@@ -131,36 +131,14 @@ async def find_jobs(fleet: Fleet, deployment: str, sink: Sink, namespace: str | 
     """
     from airflow_provider_multikueue.clusters.client import ApiError
 
-    listed = await asyncio.gather(*(_of_kind(fleet, kind, deployment, namespace) for kind in KINDS))
+    labels = f"{DEPLOYMENT_LABEL}={label_value(deployment)}"
+    listed = await asyncio.gather(*(list_kind(fleet, kind, labels, namespace) for kind in KINDS))
     if refused := [error for error in listed if isinstance(error, ApiError)]:
         if len(refused) == len(listed):
             raise refused[0]
         sink.record(logging.WARNING, f"Jobs of some kinds can't be seen: {'; '.join(map(str, refused))}")
     jobs = [job for some in listed if isinstance(some, list) for job in some]
     return sorted(jobs, key=lambda job: (job["metadata"]["namespace"], job["metadata"]["name"], job["kind"]))
-
-
-async def _of_kind(fleet: Fleet, kind: Kind, deployment: str, namespace: str | None) -> list[Object] | ApiError:
-    """Return the jobs of a kind, or the error of an account that may not read them."""
-    from airflow_provider_multikueue.clusters.client import ApiError
-
-    selector = f"{DEPLOYMENT_LABEL}={label_value(deployment)}"
-    try:
-        resource = await fleet.manager.resource(kind.group, kind.plural)
-        try:
-            items, _ = await fleet.manager.list(resource, namespace, labels=selector)
-        except ApiError as error:
-            if error.status != 403 or namespace is not None:
-                raise
-            items, _ = await fleet.manager.list(resource, fleet.config.namespace or "default", labels=selector)
-    except ApiError as error:
-        if error.status == 403:
-            return error
-        if error.status == 404:
-            return []
-        raise
-    # The items of a list do not say what they are.
-    return [item | {"apiVersion": resource.api_version, "kind": kind.kind} for item in items]
 
 
 async def _delete(fleet: Fleet, job: Object, sink: Sink) -> bool:

@@ -14,11 +14,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.decisions import jobs
-from airflow_provider_multikueue.decisions.kinds import Kind, find_kind, get_at, outcome
+from airflow_provider_multikueue.decisions.kinds import KINDS, Kind, find_kind, get_at, outcome
 from airflow_provider_multikueue.decisions.names import HANDED_OVER
+from airflow_provider_multikueue.decisions.report import job_part
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
 from airflow_provider_multikueue.fleets import stop
 from airflow_provider_multikueue.fleets.creation import create, refused
+from airflow_provider_multikueue.fleets.listing import list_kind
 from airflow_provider_multikueue.fleets.queues import (
     QueueFacts,
     choose_queue,
@@ -92,8 +94,9 @@ async def submit(fleet: Fleet, request: Request, sink: Sink) -> Submitted:
 
 async def _check_and_submit(fleet: Fleet, request: Request, sink: Sink) -> Submitted:
     kind = find_kind(str(request.manifest["apiVersion"]), str(request.manifest["kind"]))
-    draft, notes = _build(request, 1, request.queue_name)
-    facts = await _check_queue(fleet, request, draft, sink)
+    chosen = await _choose_queue(fleet, request, sink)
+    draft, notes = _build(request, 1, chosen.name if chosen else request.queue_name)
+    facts = await _check_queue(fleet, request, draft, chosen, sink)
     for note in notes:
         sink.record(logging.WARNING, note)
     if request.hold and await _is_catching(fleet, draft["metadata"]["namespace"]):
@@ -157,20 +160,44 @@ async def _mark(fleet: Fleet, job: Mapping[str, Any], name: str, when: str) -> N
             raise
 
 
-async def _check_queue(fleet: Fleet, request: Request, draft: Mapping[str, Any], sink: Sink) -> QueueFacts:
-    """Return the queue to use, after what can be known to be wrong about it was refused."""
-    if request.regions is not None:
-        await fleet.learn_regions()
+async def _choose_queue(fleet: Fleet, request: Request, sink: Sink) -> QueueFacts | None:
+    """Return the queue that keeps the job within its regions where neither task nor manifest names one; else None.
+
+    The connection's is taken if it does.
+    """
+    if request.regions is None:
+        return None
+    await fleet.learn_regions()
+    if request.queue_name or _label(request.manifest):
+        return None
+    namespace, default = _namespace(request), None
+    if request.default_queue_name:
+        default = await read_queue(fleet.manager, namespace, request.default_queue_name)
+    if default is not None and stays_within(default, request.regions, _regions(fleet)):
+        return default
+    facts = await choose_queue(fleet.manager, namespace, regions=request.regions, region_of=_regions(fleet))
+    sink.record(logging.INFO, f"queue {facts.name} keeps the job within {', '.join(request.regions)}")
+    return facts
+
+
+def _namespace(request: Request) -> str:
+    written = get_at(request.manifest, ("metadata", "namespace"))
+    return str(request.namespace or written or request.default_namespace or "default")
+
+
+def _regions(fleet: Fleet) -> dict[str, str | None]:
+    return {worker: fleet.region(worker) for worker in fleet.worker_names}
+
+
+async def _check_queue(
+    fleet: Fleet, request: Request, draft: Mapping[str, Any], chosen: QueueFacts | None, sink: Sink
+) -> QueueFacts:
+    """Return what is known of the queue to use, after what can be known to be wrong about it was refused."""
     metadata = draft["metadata"]
     name, namespace = metadata["labels"][jobs.QUEUE_LABEL], metadata["namespace"]
-    region_of = {worker: fleet.region(worker) for worker in fleet.worker_names}
     known = recall_queue(fleet.config.digest, namespace, name) if request.regions is None else None
-    facts = known or await read_queue(fleet.manager, namespace, name)
-    asked = request.queue_name or _label(request.manifest)
-    if request.regions is not None and not asked and not stays_within(facts, request.regions, region_of):
-        facts = await choose_queue(fleet.manager, namespace, regions=request.regions, region_of=region_of)
-        sink.record(logging.INFO, f"queue {facts.name} keeps the job within {', '.join(request.regions)}")
-    notes = judge_queue(facts, regions=request.regions, region_of=region_of)
+    facts = chosen or known or await read_queue(fleet.manager, namespace, name)
+    notes = judge_queue(facts, regions=request.regions, region_of=_regions(fleet))
     for note in notes:
         sink.record(logging.WARNING, note)
     if known is None and not notes and facts.multikueue:
@@ -180,9 +207,8 @@ async def _check_queue(fleet: Fleet, request: Request, draft: Mapping[str, Any],
 
 
 def _label(manifest: Mapping[str, Any]) -> str | None:
-    metadata = manifest.get("metadata") or {}
-    marks = [metadata.get(kind) or {} for kind in ("labels", "annotations")]
-    return next((str(each[jobs.QUEUE_LABEL]) for each in marks if each.get(jobs.QUEUE_LABEL)), None)
+    marks = (get_at(manifest, ("metadata", place, jobs.QUEUE_LABEL)) for place in ("labels", "annotations"))
+    return next((str(each) for each in marks if each), None)
 
 
 async def _check_priority(fleet: Fleet, name: str | None, sink: Sink) -> None:
@@ -226,6 +252,8 @@ def _build(request: Request, generation: int, queue_name: str | None) -> tuple[d
 
 async def _submit(fleet: Fleet, request: Request, kind: Kind, queue: str, sink: Sink) -> Submitted:
     resource = await _resource(fleet, kind)
+    if request.owner.attempt > 1:
+        await _remove_strays(fleet, request, kind, sink)
     taken_names = 0
     for _ in range(ROUNDS):
         draft, _ = _build(request, 1, queue)
@@ -277,6 +305,22 @@ async def _mine(fleet: Fleet, resource: Resource, namespace: str, identity: jobs
     items, _ = await fleet.manager.list(resource, namespace, labels=jobs.identity_selector(identity))
     own = [job for job in items if jobs.identity_of(job) == identity]
     return sorted(own, key=jobs.generation_of)
+
+
+async def _remove_strays(fleet: Fleet, request: Request, kind: Kind, sink: Sink) -> None:
+    """Delete what an earlier try made of another kind or in another namespace, as far as our account may look."""
+    here = (kind.kind, _namespace(request))
+    labels = jobs.identity_selector(request.identity)
+    listed = await asyncio.gather(*(list_kind(fleet, each, labels, None) for each in KINDS))
+    for job in (job for some in listed if isinstance(some, list) for job in some):
+        metadata = job["metadata"]
+        if (job["kind"], metadata["namespace"]) == here or jobs.identity_of(job) != request.identity:
+            continue
+        if metadata.get("ownerReferences") or _is_past(find_kind(job["apiVersion"], job["kind"]), job):
+            continue
+        where = f"{job['kind']} {metadata['namespace']}/{metadata['name']}"
+        sink.record(logging.INFO, f"{where} of an earlier try is to be {here[0]} in {here[1]} now: deleting it first")
+        await stop.delete_job(fleet, job_part(job), sink)
 
 
 async def _take(

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_multikueue.decisions.names import Lifetime, Owner
 from airflow_provider_multikueue.decisions.outcome import Outcome
 from airflow_provider_multikueue.exceptions import RegionUnavailableError
-from tests.sandbox.faults import EU, REGIONS, US, Followed, Site, kueue, shell
+from airflow_provider_multikueue.fleets.submit import Request, submit
+from tests.sandbox.faults import EU, REGIONS, US, Followed, Site, TaskLog, kueue, shell
 from tests.sandbox.overlap import overlapping
 from tests.sandbox.test_faults_objects import PLENTY, cluster_queue
 
@@ -76,3 +78,23 @@ async def test_a_job_that_has_ended_outside_its_regions_before_anybody_looked_is
         job = site.follow(part, regions=(EU,), until=until, may_delete=False)
         assert is_violation(await job.outcome())
     assert await is_told_and_deleted(site.follow(part, regions=(EU,)))
+
+
+@overlapping
+async def test_an_unset_queue_is_the_one_that_stays_within_the_regions(site: Site) -> None:
+    """Neither the task, the manifest nor the connection names one."""
+    site.only(EU, after=1)
+    await bound_to(site, EU)
+    await bound_to(site, US, queue="elsewhere")
+    log = TaskLog()
+    request = Request(
+        manifest=shell("echo it runs"),
+        identity=site.identity(),
+        owner=Owner(ti="", attempt=1),
+        lifetime=Lifetime(kind="task"),
+        namespace=site.namespace,
+        regions=[EU],
+    )
+    submitted = await submit(site.fleet, request, log)
+    assert submitted.job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "resident"
+    assert log.count("queue resident keeps the job within europe-west4") == 1

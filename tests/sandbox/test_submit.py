@@ -143,6 +143,20 @@ def test_a_changed_manifest_replaces_the_job_of_an_earlier_try(
     assert left["spec"]["parallelism"] == 2
 
 
+def test_a_later_try_in_another_namespace_replaces_the_job_of_an_earlier_one(
+    hook: MultiKueueHook, starving: Sandbox, multikueue_namespace: str
+) -> None:
+    whose, elsewhere = identity(), starving.make_namespace()
+    try:
+        first = hook.submit(manifest(), identity=whose, namespace=elsewhere)
+        again = hook.submit(manifest(), identity=whose, owner=Owner(ti="one", attempt=2))
+        assert jobs(starving, elsewhere) == []
+        assert [job["metadata"]["uid"] for job in jobs(starving, multikueue_namespace)] == [again["uid"]]
+        assert again["uid"] != first["uid"]
+    finally:
+        starving.delete_namespace(elsewhere)
+
+
 def test_a_name_taken_by_someone_else_is_never_adopted(
     hook: MultiKueueHook, starving: Sandbox, multikueue_namespace: str
 ) -> None:

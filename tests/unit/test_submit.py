@@ -11,10 +11,11 @@ import yaml
 from aiohttp import web
 
 from airflow_provider_multikueue.decisions.connection import FleetConfig
-from airflow_provider_multikueue.decisions.jobs import IDENTITY_LABEL, build_job
+from airflow_provider_multikueue.decisions.jobs import IDENTITY_LABEL, QUEUE_LABEL, build_job
 from airflow_provider_multikueue.decisions.kinds import MULTIKUEUE
 from airflow_provider_multikueue.decisions.names import HANDED_OVER, OWNER, REPORTED, Identity, Lifetime, Owner
 from airflow_provider_multikueue.decisions.report import job_part
+from airflow_provider_multikueue.exceptions import ManifestError
 from airflow_provider_multikueue.fleets.fleet import Fleet, open_fleet
 from airflow_provider_multikueue.fleets.submit import Request, Submitted, mark_handed_over, submit
 from tests.unit.apiserver import Answer, ApiServer, kubeconfig, listed, status
@@ -146,6 +147,44 @@ async def second_try(fleet: Fleet, manifest: dict[str, Any] = MANIFEST, **wishes
     return await submit(fleet, request, Silence())
 
 
+# -- a task whose manifest was changed meanwhile
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {"kind": (JOBSET, "default"), "namespace": (MANIFEST, "other")}
+
+
+@pytest.mark.parametrize(("manifest", "namespace"), CHANGES.values(), ids=CHANGES.keys())
+async def test_a_later_try_of_another_kind_or_in_another_namespace_leaves_no_second_job(
+    manager: Manager, fleet: Fleet, manifest: dict[str, Any], namespace: str
+) -> None:
+    manager.put(manifest, namespace)
+    submitted = await second_try(fleet)
+    assert not submitted.adopted
+    assert [job["metadata"]["uid"] for job in manager.jobs] == [submitted.job["metadata"]["uid"]]
+
+
+async def test_jobs_of_earlier_runs_are_left_where_they_are(manager: Manager, fleet: Fleet) -> None:
+    manager.put(MANIFEST, "other", annotations={REPORTED: "2026-03-01"}, status=ENDED)
+    await second_try(fleet)
+    assert len(manager.jobs) == 2
+
+
+async def test_who_may_not_look_everywhere_looks_where_it_may(manager: Manager, fleet: Fleet) -> None:
+    manager.narrow = True
+    manager.put(MANIFEST, "other")
+    manager.put(JOBSET)
+    await second_try(fleet)
+    assert sorted((job["kind"], job["metadata"]["namespace"]) for job in manager.jobs) == [
+        ("Job", "default"),
+        ("Job", "other"),
+    ]
+
+
+async def test_a_first_try_looks_for_nothing(manager: Manager, fleet: Fleet) -> None:
+    await second_try(fleet, attempt=1)
+    assert not [seen for seen in manager.seen if "jobset" in seen.path]
+
+
 # -- a task that was cleared, or is tried again
 
 
@@ -174,3 +213,40 @@ async def test_a_living_job_that_was_handed_over_is_taken_back(manager: Manager,
     assert (await second_try(fleet)).adopted
     assert HANDED_OVER not in old["metadata"]["annotations"]
     assert Owner.from_json(old["metadata"]["annotations"][OWNER]) == Owner(ti="one", attempt=2)
+
+
+# -- a queue that nobody names
+
+
+@pytest.fixture
+async def regional(manager: Manager, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """A fleet of two regions with a queue for each, whose connection names no queue."""
+    manager.queue("american", "us")
+    path = str(tmp_path / "config")
+    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig(manager.url, token="some-token")))
+    workers = {name: {"kube_config_path": path, "region": f"{name}-region"} for name in ("eu", "us")}
+    extra = {"manager_kube_config_path": path, "workers": workers}
+    async with open_fleet(FleetConfig.from_extra(extra, conn_id="fleet")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("default", [None, "here"], ids=["no default", "another by default"])
+async def test_the_queue_that_stays_within_the_regions_is_chosen(
+    manager: Manager, regional: Fleet, default: str | None
+) -> None:
+    await second_try(regional, attempt=1, queue_name=None, default_queue_name=default, regions=["us-region"])
+    (job,) = manager.jobs
+    assert job["metadata"]["labels"][QUEUE_LABEL] == "american"
+
+
+async def test_the_connections_queue_is_taken_if_it_stays_within_the_regions(manager: Manager, regional: Fleet) -> None:
+    manager.queue("european", "eu")
+    await second_try(regional, attempt=1, queue_name=None, default_queue_name="here", regions=["eu-region"])
+    (job,) = manager.jobs
+    assert job["metadata"]["labels"][QUEUE_LABEL] == "here"
+
+
+async def test_without_regions_a_queue_must_be_named(manager: Manager, regional: Fleet) -> None:
+    with pytest.raises(ManifestError, match="queue_name"):
+        await second_try(regional, attempt=1, queue_name=None)
+    assert manager.jobs == []
