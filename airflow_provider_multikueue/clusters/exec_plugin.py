@@ -62,10 +62,6 @@ def prepared(section: Mapping[str, Any], cluster: Mapping[str, Any]) -> tuple[li
     return [section["command"], *(section.get("args") or ())], environment
 
 
-def _error(what: str, remedy: str) -> Exception:
-    return configuration_error(what, remedy)
-
-
 def _output(command: list[str], environment: dict[str, str], hint: object) -> bytes:
     try:
         process = subprocess.Popen(
@@ -77,7 +73,7 @@ def _output(command: list[str], environment: dict[str, str], hint: object) -> by
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        raise _error(
+        raise configuration_error(
             f"The kubeconfig's credential plugin {command[0]} cannot be run: {getattr(error, 'strerror', error)}.",
             str(hint).strip() if hint else "Install it on the worker and the triggerer, on the PATH of Airflow's user.",
         ) from error
@@ -86,13 +82,13 @@ def _output(command: list[str], environment: dict[str, str], hint: object) -> by
             out, err = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            raise _error(
+            raise configuration_error(
                 f"The kubeconfig's credential plugin {command[0]} gave nothing within {TIMEOUT:.0f} s.",
                 "Run it by hand as Airflow's user; it must not ask questions.",
             ) from None
     if process.returncode:
         said = err.decode("utf-8", "replace").strip()[-STDERR_SHOWN:] or "it printed no error"
-        raise _error(
+        raise configuration_error(
             f"The kubeconfig's credential plugin {command[0]} failed with exit code {process.returncode}: {said}.",
             "Run it by hand as Airflow's user.",
         )
@@ -104,7 +100,7 @@ def _credential(out: bytes, api_version: object, command: str) -> Credential:
         answer = json.loads(out)
         status = answer["status"]
         if answer["apiVersion"] != api_version or not str(api_version).startswith(GROUP):
-            raise _error(
+            raise configuration_error(
                 f"The credential plugin {command} speaks {str(answer['apiVersion'])[:80]}, but the kubeconfig says "
                 f"{api_version}.",
                 "Update the plugin, or write the kubeconfig anew.",
@@ -117,16 +113,16 @@ def _credential(out: bytes, api_version: object, command: str) -> Credential:
             expires=datetime.fromisoformat(ends).timestamp() if ends else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _error(
+        raise configuration_error(
             f"The credential plugin {command} did not print an ExecCredential.", "Run it by hand as Airflow's user."
         ) from None
     if not all(_usable(part) for part in (credential.token, credential.certificate, credential.key)):
-        raise _error(
+        raise configuration_error(
             f"The credential plugin {command} printed something that is no credential.",
             "Run it by hand as Airflow's user.",
         )
     if not credential.token and not (credential.certificate and credential.key):
-        raise _error(
+        raise configuration_error(
             f"The credential plugin {command} printed neither a token nor a certificate with its key.",
             "Run it by hand as Airflow's user.",
         )

@@ -75,6 +75,7 @@ __all__ = [
     "label_value",
     "lifetime_of",
     "manifest_hash",
+    "namespace_of",
     "owner_of",
     "parse_manifest",
     "release",
@@ -140,7 +141,7 @@ def build_job(
     metadata.pop("generateName", None)
     name = job_name(identity, generation, kind, prefix=prefix, manifest=job)
     metadata["name"] = name
-    metadata["namespace"] = str(namespace or metadata.get("namespace") or default_namespace or "default")
+    metadata["namespace"] = namespace_of(manifest, namespace, default_namespace)
 
     labels, annotations = metadata["labels"], metadata["annotations"]
     labels[QUEUE_LABEL] = queue
@@ -161,6 +162,11 @@ def build_job(
             "does not follow the job to its end: set resources.requests, at least for cpu."
         )
     return job, notes
+
+
+def namespace_of(manifest: Mapping[str, Any], namespace: str | None, default: str | None) -> str:
+    """Return the namespace of the job: the task's, else the manifest's, else the connection's."""
+    return str(namespace or get_at(manifest, ("metadata", "namespace")) or default or "default")
 
 
 def held_for(job: Mapping[str, Any] | None) -> timedelta:

@@ -28,7 +28,7 @@ from airflow_provider_multikueue.decisions.regions import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_multikueue.decisions.views import Blocked, CopyMemory, Memory, View, WorkerView
+    from airflow_provider_multikueue.decisions.views import CopyMemory, Memory, View, WorkerView
 
 __all__ = ["remember"]
 
@@ -42,7 +42,6 @@ def remember(memory: Memory, view: View) -> Memory:
     if view.job is not None:
         metadata = (text_at(view.job, "metadata", "namespace"), text_at(view.job, "metadata", "name"))
         memory = replace(memory, namespace=metadata[0], name=metadata[1])
-    blocked = blocked_by(view.workload)
     copies = {name: _remember_copy(memory.of(name), view, worker) for name, worker in view.workers.items()}
     memory = replace(
         memory,
@@ -52,8 +51,7 @@ def remember(memory: Memory, view: View) -> Memory:
             memory.workload_gone_since, view.now, when=view.workload_seen and view.workload is None
         ),
         inactive_since=_since(memory.inactive_since, view.now, when=is_inactive(view.workload)),
-        blocked=blocked,
-        blocked_since=_since(_same(memory, blocked), view.now, when=bool(blocked)),
+        **_blocked(memory, view.workload, view.now),
     )
     if cluster := _chosen(view):
         memory = replace(memory, cluster=cluster)
@@ -69,16 +67,15 @@ def _since(known: float | None, now: float, *, when: bool) -> float | None:
     return (known if known is not None else now) if when else None
 
 
-def _same(memory: Memory | CopyMemory, blocked: Blocked) -> float | None:
-    """Return since when the queue is blocked by the same kind of reason; another one has a grace of its own."""
-    return memory.blocked_since if memory.blocked == blocked else None
+def _blocked(memory: Memory | CopyMemory, workload: Mapping[str, Any] | None, now: float) -> dict[str, Any]:
+    """Return what blocks the queue and since when; another kind of reason has a grace of its own."""
+    blocked = blocked_by(workload)
+    known = memory.blocked_since if memory.blocked == blocked else None
+    return {"blocked": blocked, "blocked_since": _since(known, now, when=bool(blocked))}
 
 
 def _remember_copy(memory: CopyMemory, view: View, worker: WorkerView) -> CopyMemory:
-    blocked = blocked_by(worker.workload)
-    memory = replace(
-        memory, blocked=blocked, blocked_since=_since(_same(memory, blocked), view.now, when=bool(blocked))
-    )
+    memory = replace(memory, **_blocked(memory, worker.workload, view.now))
     memory = _remember_refusal(memory, view, worker)
     memory = _remember_end(memory, view, worker)
     silent = _since(

@@ -82,9 +82,10 @@ def verdict(
     tried: str,
     now: float,
 ) -> Verdict | None:
-    """Return why the wait must end now, or None. ``tried`` says in words what the job last waited for."""
-    if outside := outside_regions(seen, orders, dispatches):
-        return outside
+    """Return why the wait for a job within its regions must end now, or None; see `outside_regions`.
+
+    ``tried`` says in words what the job last waited for.
+    """
     error = (
         _past_deadline(seen, orders, tried, now)
         or _not_admitted(seen, orders, now)

@@ -221,17 +221,11 @@ async def _queues(fleet: Fleet, namespace: str, manager: Json) -> list[Json]:
 async def _rights(entry: Json, cluster: Cluster, namespace: str) -> list[Json]:
     """Return each verb of the account's role with the API server's own answer whether it is allowed."""
     rights = rights_of("manager", "manager-reap") if entry["role"] == "manager" else rights_of("worker", "worker-heal")
-    asked = [(right, verb) for right in rights for verb in right.verbs]
-    allowed = await asyncio.gather(*(_may(cluster, right, verb, namespace) for right, verb in asked))
-    for (right, verb), answer in zip(asked, allowed, strict=True):
-        if not answer:
-            where = f"in namespace {namespace}" if right.namespaced else "cluster-wide"
-            text = f"may not {verb} {right.shown} {where} on {cluster.name}: {right.without}."
-            _find(entry, LEVELS[right.need], text)
-    return [
-        {"verb": verb, "resource": right.shown, "namespace": namespace if right.namespaced else None, "allowed": answer}
-        for (right, verb), answer in zip(asked, allowed, strict=True)
-    ]
+    asked = await asyncio.gather(*(_allowed(cluster, right, namespace) for right in rights))
+    for right, answers in zip(rights, asked, strict=True):
+        for verb in _denied(answers):
+            _find_missing(entry, cluster, right, verb, namespace)
+    return [answer for answers in asked for answer in answers]
 
 
 async def _rights_for_kinds(entry: Json, cluster: Cluster, namespace: str) -> list[Json]:
@@ -245,17 +239,33 @@ async def _rights_for_kinds(entry: Json, cluster: Cluster, namespace: str) -> li
         if kind.group in ("", "batch") or not await _serves(cluster, kind.group, kind.plural):
             continue
         right = right_for(kind, role)
-        answers = await asyncio.gather(*(_may(cluster, right, verb, namespace) for verb in right.verbs))
-        denied = [verb for verb, allowed in zip(right.verbs, answers, strict=True) if not allowed]
-        if denied:
-            verbs = ", ".join(denied)
-            text = f"may not {verbs} {right.shown} in namespace {namespace} on {cluster.name}: {right.without}."
-            _find(entry, LEVELS[right.need], text)
-        asked += [
-            {"verb": verb, "resource": right.shown, "namespace": namespace, "allowed": allowed}
-            for verb, allowed in zip(right.verbs, answers, strict=True)
-        ]
+        answers = await _allowed(cluster, right, namespace)
+        if denied := _denied(answers):
+            _find_missing(entry, cluster, right, ", ".join(denied), namespace)
+        asked += answers
     return asked
+
+
+async def _allowed(cluster: Cluster, right: Right, namespace: str) -> list[Json]:
+    """Return each verb of a right with the API server's answer."""
+    resource = Resource(right.group, "", right.plural, namespaced=right.namespaced)
+    where = namespace if right.namespaced else None
+    answers = await asyncio.gather(
+        *(cluster.access(verb, resource, where, subresource=right.subresource) for verb in right.verbs)
+    )
+    return [
+        {"verb": verb, "resource": right.shown, "namespace": where, "allowed": allowed}
+        for verb, allowed in zip(right.verbs, answers, strict=True)
+    ]
+
+
+def _denied(answers: Iterable[Json]) -> list[str]:
+    return [answer["verb"] for answer in answers if not answer["allowed"]]
+
+
+def _find_missing(entry: Json, cluster: Cluster, right: Right, verbs: str, namespace: str) -> None:
+    where = f"in namespace {namespace}" if right.namespaced else "cluster-wide"
+    _find(entry, LEVELS[right.need], f"may not {verbs} {right.shown} {where} on {cluster.name}: {right.without}.")
 
 
 async def _serves(cluster: Cluster, group: str, plural: str) -> bool:
@@ -266,9 +276,3 @@ async def _serves(cluster: Cluster, group: str, plural: str) -> bool:
             raise
         return False
     return True
-
-
-async def _may(cluster: Cluster, right: Right, verb: str, namespace: str) -> bool:
-    resource = Resource(right.group, "", right.plural, namespaced=right.namespaced)
-    where = namespace if right.namespaced else None
-    return await cluster.access(verb, resource, where, subresource=right.subresource)

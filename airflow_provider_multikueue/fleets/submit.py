@@ -181,8 +181,7 @@ async def _choose_queue(fleet: Fleet, request: Request, sink: Sink) -> QueueFact
 
 
 def _namespace(request: Request) -> str:
-    written = get_at(request.manifest, ("metadata", "namespace"))
-    return str(request.namespace or written or request.default_namespace or "default")
+    return jobs.namespace_of(request.manifest, request.namespace, request.default_namespace)
 
 
 def _regions(fleet: Fleet) -> dict[str, str | None]:

@@ -70,9 +70,9 @@ class _Segment:
     def take(self) -> Entry:
         number = self.file.fileno()
         size = int.from_bytes(os.pread(number, _HEAD, self.read), "big")
-        found = Entry(*marshal.loads(os.pread(number, size, self.read + _HEAD)))  # noqa: S302 - our own file
+        entry = Entry(*marshal.loads(os.pread(number, size, self.read + _HEAD)))  # noqa: S302 - our own file
         self.read += _HEAD + size
-        return found
+        return entry
 
 
 class Spool:
@@ -109,11 +109,11 @@ class Spool:
         """Return the oldest entry, which `peek` has shown, and let it go."""
         if self._front is None:
             raise IndexError("nothing is there")
-        found = self._front.popleft()
-        self._front_bytes -= found.size
+        entry = self._front.popleft()
+        self._front_bytes -= entry.size
         if not self._front:
             self._front = None
-        return found
+        return entry
 
     def _keep(self, entry: Entry) -> None:
         if self._front is None:

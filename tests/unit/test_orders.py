@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_multikueue.decisions.orders import Orders, Verdict, next_deadline, verdict
+from airflow_provider_multikueue.decisions.orders import Orders, Verdict, next_deadline, outside_regions, verdict
 from airflow_provider_multikueue.decisions.workload import Observation, Phase, observe
 from airflow_provider_multikueue.exceptions import (
     AdmissionTimeoutError,
@@ -52,7 +52,10 @@ def placed(**known: Any) -> Observation:
 
 
 def judge(seen: Observation, orders: Orders, *, now: float, dispatches: Any = ()) -> Verdict | None:
-    return verdict(seen, orders, dispatches=dispatches, pods=(), tried="us-east4 was asked", now=at(now))
+    """Decide as the follower does."""
+    return outside_regions(seen, orders, dispatches) or verdict(
+        seen, orders, dispatches=dispatches, pods=(), tried="us-east4 was asked", now=at(now)
+    )
 
 
 @pytest.mark.parametrize(
