@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import random
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_multikueue.clusters.client import Cluster
 from bench.context import MANAGER_CONTEXT, Context, Results, Row, row
-from bench.waiting import BURST, MEASURES, SINGLE_ENDS, SINGLE_PAUSE, Process, delays, idle, start, started, value
+from bench.waiting import BURST, MEASURES, burst, idle, single, single_jobs, start, started, value
 from bench.waiting_jobs import (
     End,
     Job,
-    admit_job,
     admit_jobs,
     ask_everywhere,
     make_jobs,
@@ -68,33 +67,17 @@ async def _measure(context: Context, manager: Cluster, workers: dict[str, Cluste
     await ask_everywhere(manager, workers, jobs)
     clusters = (MANAGER_CONTEXT, *(worker.context for worker in context.sandbox.spec.workers))
     winner = sorted(workers)[-1]
+
+    async def admit(some: Sequence[Job]) -> dict[str, End]:
+        return await admit_jobs(manager, some, winner)
+
     async with started(context, "placing") as process:
         found: dict[str, Any] = {"size": size, "start": await start(context, process, jobs, clusters)}
         found["idle"] = await idle(context, process, clusters)
-        chosen = jobs[: min(SINGLE_ENDS, size // 2)]
-        found["single"] = await _single(process, manager, chosen, winner)
-        found["burst"] = await _burst(process, manager, jobs[len(chosen) :][:BURST], winner)
+        chosen = single_jobs(jobs)
+        found["single"] = await single(process, chosen, admit, 10)
+        found["burst"] = await burst(process, jobs[len(chosen) :][:BURST], admit, 30)
     return found
-
-
-async def _single(process: Process, manager: Cluster, jobs: list[Job], winner: str) -> dict[str, Any]:
-    """Let single jobs be admitted now and then; return how soon that was noticed."""
-    await process.ask("watch_lag")
-    ends: dict[str, End] = {}
-    for job in jobs:
-        ends[job.name] = await admit_job(manager, job, winner)
-        await asyncio.sleep(SINGLE_PAUSE * random.uniform(0.5, 1.5))
-    return delays(ends, await process.ask("events", count=len(ends), seconds=10))
-
-
-async def _burst(process: Process, manager: Cluster, jobs: list[Job], winner: str) -> dict[str, Any]:
-    """Let many jobs be admitted as fast as the API server takes it."""
-    await process.ask("watch_lag")
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    ends = await admit_jobs(manager, jobs, winner)
-    written = loop.time() - begun
-    return {**delays(ends, await process.ask("events", count=len(ends), seconds=30)), "written_seconds": written}
 
 
 def _rows(raw: list[dict[str, Any]], regions: int) -> list[Row]:

@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from bench.waiting_jobs import NAMESPACE
+from bench.waiting_jobs import reference
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
         of_tasks = select(TaskInstance).filter_by(**of_run).order_by(TaskInstance.map_index)
         instances = session.scalars(of_tasks.filter_by(task_id="wait")).all()
         for instance, job in zip(instances, asked["jobs"], strict=True):
-            part = _part(job)
+            part = reference(job)
             orders = {"job": part, "orders": {}, "multikueue_conn_id": "multikueue_default"}
             _defer(
                 session, instance, "airflow_provider_multikueue.triggers.MultiKueueJobTrigger", orders, {"job": part}
@@ -34,10 +34,6 @@ def main() -> None:
         probe = session.scalars(of_tasks.filter_by(task_id="probe")).one()
         _defer(session, probe, "bench.probe.Probe", asked["probe"], {})
         session.scalars(select(DagRun).filter_by(**of_run)).one().state = "running"
-
-
-def _part(job: dict[str, str]) -> dict[str, str]:
-    return {"api_version": "batch/v1", "kind": "Job", "namespace": NAMESPACE, "name": job["name"], "uid": job["uid"]}
 
 
 def _defer(session: Any, instance: Any, classpath: str, arguments: dict[str, Any], then: dict[str, Any]) -> None:

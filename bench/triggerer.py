@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import random
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,12 @@ from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from bench.context import Context, Results, Row, row
 from bench.processes import children, cpu_seconds, until_quiet
 from bench.waiter import memory_bytes, quantile
+from bench.waiting import SINGLE_ENDS, one_by_one
 from bench.waiting_jobs import End, Job, admit_jobs, end_jobs, make_jobs, remove_jobs, without_kueue
 
 __all__ = ["run"]
 
 WAITING = 2_000
-SINGLE_ENDS = 60
-SINGLE_PAUSE = 0.25
 BURST = 1_000
 ADMISSIONS = 1_000
 QUICK_ADMISSIONS = 100
@@ -95,7 +94,7 @@ async def _measure(context: Context, airflow: LocalAirflow, manager: Cluster, jo
     found["mib"] = memory_bytes(runner) / MIB
     waiting = dict(zip((job.name for job in jobs), range(len(jobs)), strict=True))
     single, rest = jobs[:SINGLE_ENDS], jobs[SINGLE_ENDS:]
-    found["single"] = await _ended(airflow, waiting, single, _one_by_one(manager, single))
+    found["single"] = await _ended(airflow, waiting, single, one_by_one(single, partial(end_jobs, manager)))
     size = min(BURST, len(rest) // 2)
     burst, rest = rest[:size], rest[size:]
     ending = _ended(airflow, waiting, burst, end_jobs(manager, burst))
@@ -167,14 +166,6 @@ async def _used(supervisor: int, runner: int, work: Any) -> dict[str, Any]:
     passed = time.monotonic() - begun
     shares = [100 * (cpu_seconds(pid) - used) / passed for pid, used in zip((supervisor, runner), before, strict=True)]
     return {**(result or {}), "seconds": passed, "supervisor_percent": shares[0], "runner_percent": shares[1]}
-
-
-async def _one_by_one(manager: Cluster, jobs: Sequence[Job]) -> dict[str, End]:
-    ends: dict[str, End] = {}
-    for job in jobs:
-        ends |= await end_jobs(manager, [job])
-        await asyncio.sleep(SINGLE_PAUSE * random.uniform(0.5, 1.5))
-    return ends
 
 
 async def _ended(airflow: LocalAirflow, waiting: dict[str, int], jobs: Sequence[Job], ending: Any) -> dict[str, Any]:

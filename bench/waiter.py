@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from bench.waiting_jobs import NAMESPACE
+from bench.waiting_jobs import NAMESPACE, reference
 
 __all__ = ["Lag", "memory_bytes", "quantile"]
 
@@ -179,9 +179,8 @@ def ours(job: dict[str, str], until: str = "finished") -> Any:
     from airflow_provider_multikueue.decisions.orders import Orders
     from airflow_provider_multikueue.triggers import MultiKueueJobTrigger
 
-    part = {"api_version": "batch/v1", "kind": "Job", "namespace": NAMESPACE, "name": job["name"], "uid": job["uid"]}
     trigger = MultiKueueJobTrigger(
-        job=part, orders=Orders(until=until).to_json(), multikueue_conn_id="multikueue_default"
+        job=reference(job), orders=Orders(until=until).to_json(), multikueue_conn_id="multikueue_default"
     )
     ti: Any = SimpleNamespace(
         id=job["uid"], dag_id="bench", run_id="bench", task_id=job["name"], map_index=-1, try_number=1

@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,21 @@ from bench.metrics import counted, difference, of_jobs
 from bench.waiter import quantile
 from bench.waiting_jobs import End, Job, end_jobs, make_jobs, remove_jobs, without_kueue
 
-__all__ = ["MEASURES", "Process", "delays", "idle", "run", "start", "started", "value"]
+__all__ = [
+    "BURST",
+    "MEASURES",
+    "SINGLE_ENDS",
+    "Process",
+    "burst",
+    "idle",
+    "one_by_one",
+    "run",
+    "single",
+    "single_jobs",
+    "start",
+    "started",
+    "value",
+]
 
 KIB, MIB = 1024, 1024 * 1024
 START_SECONDS = 240.0
@@ -32,6 +46,8 @@ IDLE = 20.0
 SINGLE_ENDS = 60
 SINGLE_PAUSE = 0.25
 BURST = 1000
+Ending = Callable[[Sequence[Job]], Awaitable[dict[str, End]]]
+"""Writes what ends the waits for these jobs, and returns when it did."""
 POLL = 10.0
 """Seconds between two looks of the peer's."""
 
@@ -144,10 +160,11 @@ async def _measure(context: Context, who: str, size: int, jobs: Jobs) -> dict[st
     async with started(context, who) as process:
         found: dict[str, Any] = {"size": size, "start": await start(context, process, waiting)}
         found["idle"] = await idle(context, process)
-        found["single"] = await _single(process, jobs, waiting, POLL if who == "peer" else 0.0)
-        rest = waiting[min(SINGLE_ENDS, size // 2) :]
-        burst, flood = rest[: 2 * len(rest) // 3][:BURST], rest[2 * len(rest) // 3 :][:BURST]
-        found["burst"] = await _burst(process, jobs, burst, 2.5 * POLL)
+        chosen = single_jobs(waiting)
+        found["single"] = await single(process, chosen, jobs.end, 5 + (3 * POLL if who == "peer" else 0.0))
+        rest = waiting[len(chosen) :]
+        at_once, flood = rest[: 2 * len(rest) // 3][:BURST], rest[2 * len(rest) // 3 :][:BURST]
+        found["burst"] = await burst(process, at_once, jobs.end, 2.5 * POLL)
         found["flood"] = await _flood(process, jobs, flood, 2.5 * POLL)
     return found
 
@@ -193,24 +210,34 @@ async def idle(context: Context, process: Process, clusters: Sequence[str] = (MA
     }
 
 
-async def _single(process: Process, jobs: Jobs, waiting: Sequence[Job], poll: float) -> dict[str, Any]:
-    """Let single jobs end now and then; return how soon that was noticed."""
-    chosen = waiting[: min(SINGLE_ENDS, len(waiting) // 2)]
+def single_jobs(waiting: Sequence[Job]) -> Sequence[Job]:
+    """Return the jobs whose waits end one by one."""
+    return waiting[: min(SINGLE_ENDS, len(waiting) // 2)]
+
+
+async def single(process: Process, chosen: Sequence[Job], end: Ending, patience: float) -> dict[str, Any]:
+    """End the waits for single jobs now and then; return how soon that was noticed."""
     await process.ask("watch_lag")
+    ends = await one_by_one(chosen, end)
+    return _delays(ends, await process.ask("events", count=len(ends), seconds=patience))
+
+
+async def one_by_one(chosen: Sequence[Job], end: Ending) -> dict[str, End]:
+    """End the waits for the jobs with a pause after each; return when each ended."""
     ends: dict[str, End] = {}
     for job in chosen:
-        ends |= await jobs.end([job])
+        ends |= await end([job])
         await asyncio.sleep(SINGLE_PAUSE * random.uniform(0.5, 1.5))
-    return delays(ends, await process.ask("events", count=len(ends), seconds=5 + 3 * poll))
+    return ends
 
 
-async def _burst(process: Process, jobs: Jobs, ending: Sequence[Job], patience: float) -> dict[str, Any]:
-    """Let many jobs end as fast as the API server takes it."""
+async def burst(process: Process, ending: Sequence[Job], end: Ending, patience: float) -> dict[str, Any]:
+    """End the waits for many jobs as fast as the API server takes it."""
     used = await process.ask("watch_lag")
     begun = time.monotonic()
-    ends = await jobs.end(ending)
+    ends = await end(ending)
     written = time.monotonic() - begun
-    found = delays(ends, await process.ask("events", count=len(ends), seconds=patience))
+    found = _delays(ends, await process.ask("events", count=len(ends), seconds=patience))
     cpu = (await process.ask("cpu"))["cpu"] - used["cpu"]
     return {**found, "written_seconds": written, "cpu_seconds": cpu}
 
@@ -234,8 +261,7 @@ async def _flood(process: Process, jobs: Jobs, ending: Sequence[Job], patience: 
     }
 
 
-def delays(ends: dict[str, End], answer: dict[str, Any]) -> dict[str, Any]:
-    """Return how long after its end each job's event came."""
+def _delays(ends: dict[str, End], answer: dict[str, Any]) -> dict[str, Any]:
     events = {name: at for name, (at, _) in answer["events"].items() if name in ends}
     sent = [events[name] - ends[name].sent for name in events]
     answered = [events[name] - ends[name].answered for name in events]

@@ -26,7 +26,6 @@ __all__ = [
     "QUEUE",
     "End",
     "Job",
-    "admit_job",
     "admit_jobs",
     "ask_everywhere",
     "end_job",
@@ -35,6 +34,7 @@ __all__ = [
     "make_jobs",
     "plain_job",
     "plain_workload",
+    "reference",
     "remove_jobs",
     "without_kueue",
 ]
@@ -86,6 +86,11 @@ class End:
 
     sent: float
     answered: float
+
+
+def reference(job: Mapping[str, str]) -> dict[str, str]:
+    """Return how a task names the job of this ``name`` and ``uid``."""
+    return {"api_version": "batch/v1", "kind": "Job", "namespace": NAMESPACE, "name": job["name"], "uid": job["uid"]}
 
 
 @asynccontextmanager
@@ -141,17 +146,12 @@ async def admit_jobs(manager: Cluster, jobs: Iterable[Job], worker: str) -> dict
     """Let the jobs be admitted on a worker, as fast as it goes; return when each was."""
 
     async def admit(job: Job) -> tuple[str, End]:
-        return job.name, await admit_job(manager, job, worker)
+        sent = time.time()
+        body = {"status": _admitted(worker)}
+        await manager.patch(WORKLOADS, _workload_name(job.name), body, NAMESPACE, subresource="status")
+        return job.name, End(sent, time.time())
 
     return dict(await _in_lanes(list(jobs), admit))
-
-
-async def admit_job(manager: Cluster, job: Job, worker: str) -> End:
-    """Let one job be admitted on a worker; return when that, the end of its wait, was written."""
-    sent = time.time()
-    body = {"status": _admitted(worker)}
-    await manager.patch(WORKLOADS, _workload_name(job.name), body, NAMESPACE, subresource="status")
-    return End(sent, time.time())
 
 
 async def ask_everywhere(manager: Cluster, workers: Mapping[str, Cluster], jobs: Iterable[Job]) -> None:
@@ -309,17 +309,22 @@ def _pending() -> dict[str, Any]:
     }
 
 
+def _reserved() -> dict[str, str]:
+    return _condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue bench")
+
+
+def _checked(check: str, message: str) -> dict[str, Any]:
+    """Return the status of a Workload that has quota, and waits for a check."""
+    pending = {"name": check, "state": "Pending", "message": message, "lastTransitionTime": _now()}
+    return {"conditions": [_reserved()], "admissionChecks": [pending]}
+
+
 def _nominated(workers: Sequence[str]) -> dict[str, Any]:
-    conditions = [_condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue bench")]
-    check = {"name": "multikueue", "state": "Pending", "message": "", "lastTransitionTime": _now()}
-    return {"conditions": conditions, "nominatedClusterNames": list(workers), "admissionChecks": [check]}
+    return {**_checked("multikueue", ""), "nominatedClusterNames": list(workers)}
 
 
 def _asking() -> dict[str, Any]:
-    conditions = [_condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue bench")]
-    message = "Waiting for the ProvisioningRequest to be provisioned"
-    check = {"name": CHECK, "state": "Pending", "message": message, "lastTransitionTime": _now()}
-    return {"conditions": conditions, "admissionChecks": [check]}
+    return _checked(CHECK, "Waiting for the ProvisioningRequest to be provisioned")
 
 
 def _request(workload: str, uid: str) -> dict[str, Any]:
@@ -346,8 +351,7 @@ def _accepted() -> list[dict[str, str]]:
 
 
 def _admitted(worker: str) -> dict[str, Any]:
-    conditions = [_condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue bench")]
-    conditions.append(_condition("Admitted", "True", "Admitted", "The workload is admitted"))
+    conditions = [_reserved(), _condition("Admitted", "True", "Admitted", "The workload is admitted")]
     return {"conditions": conditions, "clusterName": worker, "nominatedClusterNames": None}
 
 
