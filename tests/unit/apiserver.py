@@ -9,9 +9,13 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import yaml
 from aiohttp import web
+
+from airflow_provider_multikueue.decisions.connection import FleetConfig
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -213,3 +217,11 @@ async def until(condition: Callable[[], Any], *, seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - a test's condition has no event
             await asyncio.sleep(0.002)
+
+
+def fleet_config(server: ApiServer, folder: Path, **workers: str) -> FleetConfig:
+    """Return a fleet whose manager and workers (name=region) are all one server, by a kubeconfig in ``folder``."""
+    path = folder / "config"
+    path.write_text(yaml.safe_dump(kubeconfig(server.url, token="some-token")))
+    listed_workers = {name: {"kube_config_path": str(path), "region": region} for name, region in workers.items()}
+    return FleetConfig.from_extra({"manager_kube_config_path": str(path), "workers": listed_workers}, conn_id="fleet")

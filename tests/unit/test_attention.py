@@ -7,12 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import yaml
 
-from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.fleets.attention import Attention
 from airflow_provider_multikueue.fleets.fleet import Fleet, open_fleet
-from tests.unit.apiserver import ApiServer, Feed, kubeconfig, listed, obj, status, until
+from tests.unit.apiserver import ApiServer, Feed, fleet_config, listed, obj, status, until
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads"
@@ -45,9 +43,7 @@ async def server(feed: Feed) -> AsyncIterator[ApiServer]:
 @pytest.fixture
 async def fleet(server: ApiServer, tmp_path: Path) -> AsyncIterator[Fleet]:
     """A fleet whose jobs are watched already for another job."""
-    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig(server.url, token="some-token")))
-    config = FleetConfig.from_extra({"manager_kube_config_path": str(tmp_path / "config")}, conn_id="fleet")
-    async with open_fleet(config) as opened:
+    async with open_fleet(fleet_config(server, tmp_path)) as opened:
         watch = await opened.watch_jobs(opened.manager, "default", ("batch", "jobs"))
         other = watch.subscribe("old", lambda: None)
         await until(lambda: other.synced)

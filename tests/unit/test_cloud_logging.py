@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import grpc
 import pytest
 
 from airflow_provider_multikueue.clusters import cloud_logging
-from airflow_provider_multikueue.clusters.client import Cluster
 from airflow_provider_multikueue.clusters.cloud_logging import API_ENDPOINT, CloudLogging
 from airflow_provider_multikueue.clusters.google_account import GoogleAccount
 from airflow_provider_multikueue.decisions.console import logs_filter, logs_url
@@ -19,9 +18,8 @@ from airflow_provider_multikueue.exceptions import FleetConfigurationError
 from airflow_provider_multikueue.logs import cloud
 from airflow_provider_multikueue.logs.cloud import CloudSource
 from airflow_provider_multikueue.logs.reader import PodLogs
-from tests.unit.apiserver import kubeconfig
 from tests.unit.gkeserver import GkeServer
-from tests.unit.kubelet import Kubelet, Pod
+from tests.unit.kubelet import Pod
 from tests.unit.loggingserver import LoggingServer
 from tests.unit.test_reader import Killed, Recorded, until
 
@@ -36,18 +34,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoggingServer]:
     with LoggingServer().running() as running:
         monkeypatch.setenv(API_ENDPOINT, running.address)
         yield running
-
-
-@pytest.fixture
-async def kubelet() -> AsyncIterator[Kubelet]:
-    async with Kubelet().running() as running:
-        yield running
-
-
-@pytest.fixture
-async def cluster(kubelet: Kubelet) -> AsyncIterator[Cluster]:
-    async with await Cluster.from_kubeconfig("worker-us", config=kubeconfig(kubelet.url)) as connected:
-        yield connected
 
 
 @pytest.fixture

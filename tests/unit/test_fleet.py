@@ -20,7 +20,7 @@ from airflow_provider_multikueue.decisions.names import JOB_LABEL
 from airflow_provider_multikueue.exceptions import FleetConfigurationError
 from airflow_provider_multikueue.fleets import fleet as fleets
 from airflow_provider_multikueue.fleets.fleet import open_fleet
-from tests.unit.apiserver import ApiServer, Feed, kubeconfig, listed, obj, status, until
+from tests.unit.apiserver import ApiServer, Feed, fleet_config, kubeconfig, listed, obj, status, until
 
 
 @pytest.fixture
@@ -32,17 +32,9 @@ async def server() -> AsyncIterator[ApiServer]:
         yield running
 
 
-def configured(server: ApiServer, tmp_path: Path, **workers: str) -> FleetConfig:
-    """Return a fleet whose manager and workers are contexts of one file."""
-    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig(server.url, token="some-token")))
-    path = str(tmp_path / "config")
-    listed_workers = {name: {"kube_config_path": path, "region": region} for name, region in workers.items()}
-    return FleetConfig.from_extra({"manager_kube_config_path": path, "workers": listed_workers}, conn_id="fleet")
-
-
 async def test_all_who_open_the_same_connection_share_one_fleet(server, tmp_path):
-    config = configured(server, tmp_path)
-    async with open_fleet(config) as one, open_fleet(configured(server, tmp_path)) as two:
+    config = fleet_config(server, tmp_path)
+    async with open_fleet(config) as one, open_fleet(fleet_config(server, tmp_path)) as two:
         assert one is two
     async with open_fleet(config) as three:
         assert three is one
@@ -50,7 +42,7 @@ async def test_all_who_open_the_same_connection_share_one_fleet(server, tmp_path
 
 async def test_a_fleet_is_closed_a_while_after_its_last_user(server, tmp_path, monkeypatch):
     monkeypatch.setattr(fleets, "LINGER", 0.05)
-    config = configured(server, tmp_path)
+    config = fleet_config(server, tmp_path)
     async with open_fleet(config) as first:
         await asyncio.sleep(0.1)
         server.on("GET", "/version", {"gitVersion": "v1.35.4"})
@@ -63,7 +55,7 @@ async def test_a_fleet_is_closed_a_while_after_its_last_user(server, tmp_path, m
 
 
 async def test_a_fleet_that_cannot_be_opened_is_tried_anew_by_the_next(server, tmp_path):
-    config = configured(server, tmp_path)
+    config = fleet_config(server, tmp_path)
     kept = (tmp_path / "config").read_text()
     (tmp_path / "config").unlink()
     for _ in range(2):
@@ -110,7 +102,7 @@ for leave in (True, False):
 
 
 async def test_each_loop_has_a_fleet_of_its_own(server, tmp_path):
-    config = configured(server, tmp_path)
+    config = fleet_config(server, tmp_path)
     found = []
 
     async def elsewhere() -> None:
@@ -125,7 +117,7 @@ async def test_each_loop_has_a_fleet_of_its_own(server, tmp_path):
 
 
 async def test_workers_are_connected_when_first_asked_for(server, tmp_path):
-    async with open_fleet(configured(server, tmp_path, us="us-east4", eu="europe-west4")) as fleet:
+    async with open_fleet(fleet_config(server, tmp_path, us="us-east4", eu="europe-west4")) as fleet:
         assert fleet.worker_names == ("eu", "us")
         assert fleet.workers == {}
         one, two = await asyncio.gather(fleet.worker("us"), fleet.worker("us"))
@@ -164,7 +156,7 @@ async def test_a_connection_that_was_not_looked_up_is_refused_by_name(extra):
 
 
 async def test_the_same_watch_is_given_to_all(server, tmp_path):
-    async with open_fleet(configured(server, tmp_path, us="us-east4")) as fleet:
+    async with open_fleet(fleet_config(server, tmp_path, us="us-east4")) as fleet:
         us = await fleet.worker("us")
         assert await fleet.watch_pods(us, "default") is await fleet.watch_pods("us", "default")
         assert await fleet.watch_pods(us, "default") is not await fleet.watch_pods(us, "other")
@@ -175,7 +167,7 @@ async def test_workloads_are_found_by_name_by_owner_and_by_label(server, tmp_pat
     meta = {"ownerReferences": [{"kind": "Job", "uid": "job-1"}], "labels": {"kueue.x-k8s.io/job-uid": "job-2"}}
     workload = obj("w", metadata=meta, spec={"podSets": [{"name": "main", "count": 3, "template": {"x": 1}}]})
     server.on("GET", "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads", listed(workload, obj("other")))
-    async with open_fleet(configured(server, tmp_path)) as fleet:
+    async with open_fleet(fleet_config(server, tmp_path)) as fleet:
         watch = await fleet.watch_workloads(fleet.manager, "default")
         found = [watch.subscribe(key, lambda: None) for key in ("w", "job-1", "job-2", "job-3")]
         await until(lambda: found[0].synced)
@@ -188,7 +180,7 @@ async def test_pods_are_found_by_our_label_and_else_by_the_batch_controllers(ser
     ours = obj("p1", metadata={"labels": {JOB_LABEL: "train", "batch.kubernetes.io/job-name": "set-workers-0"}})
     plain = obj("p2", metadata={"labels": {"batch.kubernetes.io/job-name": "foreign"}})
     server.on("GET", "/api/v1/namespaces/default/pods", listed(ours, plain, obj("p3", metadata={"labels": None})))
-    async with open_fleet(configured(server, tmp_path, us="us-east4")) as fleet:
+    async with open_fleet(fleet_config(server, tmp_path, us="us-east4")) as fleet:
         watch = await fleet.watch_pods("us", "default")
         found = [watch.subscribe(key, lambda: None) for key in ("train", "foreign", "set-workers-0")]
         await until(lambda: found[0].synced)
@@ -201,7 +193,7 @@ async def test_provisioning_requests_are_found_by_their_workload(server, tmp_pat
     owner = {"ownerReferences": [{"kind": "Workload", "name": "job-train", "uid": "w"}]}
     server.on("GET", path, listed())
     server.on_watch(path, feed)
-    async with open_fleet(configured(server, tmp_path, us="us-east4")) as fleet:
+    async with open_fleet(fleet_config(server, tmp_path, us="us-east4")) as fleet:
         watch = await fleet.watch_provisioning("us", "default")
         found = watch.subscribe("job-train", lambda: None)
         feed.send(("ADDED", obj("job-train-dws-prov-1", 2, metadata=owner)))
@@ -210,7 +202,7 @@ async def test_provisioning_requests_are_found_by_their_workload(server, tmp_pat
 
 async def test_a_version_that_vanished_is_discovered_anew(server, tmp_path, monkeypatch):
     monkeypatch.setattr("airflow_provider_multikueue.clusters.watch.BACKOFF", (0.01, 0.05))
-    async with open_fleet(configured(server, tmp_path)) as fleet:
+    async with open_fleet(fleet_config(server, tmp_path)) as fleet:
         watch = await fleet.watch_workloads(fleet.manager, "default")
         found = watch.subscribe("w", lambda: None)
         await until(lambda: found.trouble and found.trouble.status == 404)

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
 
-from airflow_provider_multikueue.clusters.client import Cluster
 from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.fleets.follow import Following, _cursors
 from airflow_provider_multikueue.fleets.notes import Notes
 from airflow_provider_multikueue.logs.reader import PodLogs
-from tests.unit.apiserver import kubeconfig
-from tests.unit.kubelet import Kubelet, Pod
+from tests.unit.kubelet import Pod
 from tests.unit.test_reader import Killed, Recorded, until
 
 PART = {"api_version": "batch/v1", "kind": "Job", "namespace": "default", "name": "train", "uid": "uid-train"}
-
-
-@pytest.fixture
-async def kubelet() -> AsyncIterator[Kubelet]:
-    async with Kubelet().running() as running:
-        yield running
-
-
-@pytest.fixture
-async def cluster(kubelet: Kubelet) -> AsyncIterator[Cluster]:
-    async with await Cluster.from_kubeconfig("worker-us", config=kubeconfig(kubelet.url)) as connected:
-        yield connected
 
 
 @pytest.mark.parametrize(("dying", "again"), [(99, []), (1, ["two"]), (0, ["one", "two"])])

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_multikueue._compat import ObjectStoragePath
-from airflow_provider_multikueue.clusters.client import Cluster
 from airflow_provider_multikueue.decisions.console import storage_url
 from airflow_provider_multikueue.logs import store as logstore
 from airflow_provider_multikueue.logs.reader import PodLogs
 from airflow_provider_multikueue.logs.store import LogStore
 from airflow_provider_multikueue.object_storage import ObjectTarget, check_uri
-from tests.unit.apiserver import kubeconfig
-from tests.unit.kubelet import Kubelet, Pod, stamp
+from tests.unit.kubelet import Pod, stamp
 from tests.unit.test_reader import Recorded, until
-
-
-@pytest.fixture
-async def kubelet() -> AsyncIterator[Kubelet]:
-    async with Kubelet().running() as running:
-        yield running
-
-
-@pytest.fixture
-async def cluster(kubelet: Kubelet) -> AsyncIterator[Cluster]:
-    async with await Cluster.from_kubeconfig("worker-us", config=kubeconfig(kubelet.url)) as connected:
-        yield connected
 
 
 @pytest.fixture

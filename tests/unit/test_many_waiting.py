@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.decisions.names import JOINED
 from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.decisions.views import DeadRegion, Observation, Phase
 from airflow_provider_multikueue.fleets import follow
 from airflow_provider_multikueue.fleets.fleet import Fleet, open_fleet
 from airflow_provider_multikueue.fleets.follow import Following
-from tests.unit.apiserver import ApiServer, Feed, kubeconfig, listed, obj, until
+from tests.unit.apiserver import ApiServer, Feed, fleet_config, listed, obj, until
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads"
@@ -44,9 +42,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def fleet(server: ApiServer, tmp_path: Path) -> AsyncIterator[Fleet]:
-    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig(server.url, token="some-token")))
-    config = FleetConfig.from_extra({"manager_kube_config_path": str(tmp_path / "config")}, conn_id="fleet")
-    async with open_fleet(config) as opened:
+    async with open_fleet(fleet_config(server, tmp_path)) as opened:
         yield opened
 
 

@@ -6,13 +6,12 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_multikueue.clusters.client import Cluster
 from airflow_provider_multikueue.decisions import podview
 from airflow_provider_multikueue.logs import patience, reader
 from airflow_provider_multikueue.logs import stream as logstream
@@ -20,8 +19,7 @@ from airflow_provider_multikueue.logs.lines import Mark
 from airflow_provider_multikueue.logs.reader import PodLogs
 from airflow_provider_multikueue.logs.sinks import DirectSink
 from airflow_provider_multikueue.logs.text import Block
-from tests.unit.apiserver import kubeconfig
-from tests.unit.kubelet import Kubelet, Pod, stamp
+from tests.unit.kubelet import Pod, stamp
 
 
 class Recorded:
@@ -40,18 +38,6 @@ class Recorded:
     @property
     def remarks(self) -> list[str]:
         return [line for _, text in self.records for line in text.split("\n") if line.startswith("──")]
-
-
-@pytest.fixture
-async def kubelet() -> AsyncIterator[Kubelet]:
-    async with Kubelet().running() as running:
-        yield running
-
-
-@pytest.fixture
-async def cluster(kubelet: Kubelet) -> AsyncIterator[Cluster]:
-    async with await Cluster.from_kubeconfig("worker-us", config=kubeconfig(kubelet.url)) as connected:
-        yield connected
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from aiohttp import web
 
-from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.decisions.jobs import IDENTITY_LABEL, QUEUE_LABEL, build_job
 from airflow_provider_multikueue.decisions.kinds import MULTIKUEUE
 from airflow_provider_multikueue.decisions.names import HANDED_OVER, OWNER, REPORTED, Identity, Lifetime, Owner
@@ -18,7 +16,7 @@ from airflow_provider_multikueue.decisions.report import job_part
 from airflow_provider_multikueue.exceptions import ManifestError
 from airflow_provider_multikueue.fleets.fleet import Fleet, open_fleet
 from airflow_provider_multikueue.fleets.submit import Request, Submitted, mark_handed_over, submit
-from tests.unit.apiserver import Answer, ApiServer, kubeconfig, listed, status
+from tests.unit.apiserver import Answer, ApiServer, fleet_config, listed, status
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 PLURALS = {"Job": ("batch", "v1", "jobs"), "JobSet": ("jobset.x-k8s.io", "v1alpha2", "jobsets")}
@@ -130,9 +128,7 @@ async def manager() -> AsyncIterator[Manager]:
 
 @pytest.fixture
 async def fleet(manager: Manager, tmp_path: Path) -> AsyncIterator[Fleet]:
-    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig(manager.url, token="some-token")))
-    config = FleetConfig.from_extra({"manager_kube_config_path": str(tmp_path / "config")}, conn_id="fleet")
-    async with open_fleet(config) as opened:
+    async with open_fleet(fleet_config(manager, tmp_path)) as opened:
         yield opened
 
 
@@ -222,11 +218,7 @@ async def test_a_living_job_that_was_handed_over_is_taken_back(manager: Manager,
 async def regional(manager: Manager, tmp_path: Path) -> AsyncIterator[Fleet]:
     """A fleet of two regions with a queue for each, whose connection names no queue."""
     manager.queue("american", "us")
-    path = str(tmp_path / "config")
-    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig(manager.url, token="some-token")))
-    workers = {name: {"kube_config_path": path, "region": f"{name}-region"} for name in ("eu", "us")}
-    extra = {"manager_kube_config_path": path, "workers": workers}
-    async with open_fleet(FleetConfig.from_extra(extra, conn_id="fleet")) as opened:
+    async with open_fleet(fleet_config(manager, tmp_path, eu="eu-region", us="us-region")) as opened:
         yield opened
 
 

@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import yaml
 
-from airflow_provider_multikueue.decisions.connection import FleetConfig
 from airflow_provider_multikueue.fleets import zones
 from airflow_provider_multikueue.fleets.fleet import Fleet, open_fleet
 from airflow_provider_multikueue.fleets.zones import NodeZones, zones_of
-from tests.unit.apiserver import Answer, ApiServer, hang, kubeconfig, obj, status
+from tests.unit.apiserver import Answer, ApiServer, fleet_config, hang, obj, status
 
 NODES = "/api/v1/nodes"
 
@@ -34,11 +32,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def fleet(server: ApiServer, tmp_path: Path) -> AsyncIterator[Fleet]:
-    path = tmp_path / "config"
-    path.write_text(yaml.safe_dump(kubeconfig(server.url, token="some-token")))
-    workers = {"us": {"kube_config_path": str(path), "region": "us-east4"}}
-    extra = {"manager_kube_config_path": str(path), "workers": workers}
-    async with open_fleet(FleetConfig.from_extra(extra, conn_id="fleet")) as opened:
+    async with open_fleet(fleet_config(server, tmp_path, us="us-east4")) as opened:
         yield opened
 
 
