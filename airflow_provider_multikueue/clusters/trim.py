@@ -111,12 +111,30 @@ def _outline(obj: Object, spec: dict[str, Any], status: dict[str, Any]) -> Objec
 
 
 def trim_job(obj: Object) -> Object:
-    """Keep the plain fields of a job's spec, of whatever kind it is, and its status."""
-    source = _mapping(obj.get("spec"))
-    spec = {key: value for key, value in source.items() if not isinstance(value, (dict, list)) or key == "runPolicy"}
+    """Keep the plain fields of a spec, of whatever kind it is, how many pods it has of each role, and its status."""
+    spec = _job_spec(obj.get("spec"))
     status = dict(_mapping(obj.get("status")))
     status.pop("uncountedTerminatedPods", None)
     return _outline(obj, spec, status)
+
+
+def _job_spec(source: object) -> dict[str, Any]:
+    spec = {}
+    for key, value in _mapping(source).items():
+        if not isinstance(value, (dict, list)) or key in ("runPolicy", "successPolicy"):
+            spec[key] = value
+        elif key in ("replicatedJobs", "components"):
+            spec[key] = [_part(item) for item in _items(value)]
+        elif key.endswith("ReplicaSpecs"):
+            spec[key] = {role: _picked(replicas, ("replicas",)) for role, replicas in _mapping(value).items()}
+    return spec
+
+
+def _part(item: Object) -> Object:
+    """Return one of the jobs of which a job is made."""
+    template = _mapping(item.get("template"))
+    inner = {**_picked(template, ("apiVersion", "kind")), "spec": _job_spec(template.get("spec"))}
+    return {**_picked(item, ("name", "replicas")), "template": inner}
 
 
 def trim_workload(obj: Object) -> Object:

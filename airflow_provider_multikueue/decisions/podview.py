@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Run", "leads", "ordinal", "rank", "role", "runs", "short_name"]
+__all__ = ["Run", "coordinator", "leads", "ordinal", "rank", "role", "runs", "short_name"]
 
 Object = Mapping[str, Any]
 
@@ -119,15 +119,20 @@ def ordinal(pod: Object) -> tuple[int, ...]:
     return tuple(int(number) for number in numbers if number.isdecimal())
 
 
+def coordinator(pod: Object) -> str:
+    """Return the host name of the pod that coordinates the JobSet of ``pod``; "" where its manifest names none."""
+    return str(_labels(pod).get(_COORDINATOR) or "")
+
+
 def leads(pod: Object, leader: str | None) -> bool:
     """Whether the pod is the one that its controller says leads the job, or else has the role ``leader``.
 
     A JobSet names its coordinator on each of its pods; Kubeflow's operators mark the leader, whatever its role.
     """
     labels = _labels(pod)
-    if coordinator := str(labels.get(_COORDINATOR) or ""):
+    if named := coordinator(pod):
         own = (labels.get(name) for name in ("jobset.sigs.k8s.io/jobset-name", _ROLES[0]))
-        return coordinator.partition(".")[0] == "-".join([*map(str, own), *map(str, ordinal(pod))])
+        return named.partition(".")[0] == "-".join([*map(str, own), *map(str, ordinal(pod))])
     if labels.get(_LEADER[0]) == _LEADER[1]:
         return True
     return leader is not None and role(pod).lower() == leader.lower()

@@ -10,7 +10,8 @@ carries the data. So the job needs no library of ours, and Airflow no right to t
 
 The leader is the succeeded pod that its controller marks as such, else the one with the lowest index of the role that
 leads the kind (an indexed Job's index 0, the first pod of a JobSet's first replicated job, the master or launcher of a
-training job); among pods that are all alike it is the first one that wrote a message.
+training job); among pods that are all alike it is the first one that wrote a message. Where the job's manifest says who
+leads, and that pod's success was not seen, there is no result: another pod's is another result.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from airflow_provider_multikueue.decisions.conditions import items_at, text_at
+from airflow_provider_multikueue.decisions.expected import missing_leader, missing_pods
 from airflow_provider_multikueue.decisions.kinds import Kind, get_at
 from airflow_provider_multikueue.decisions.podview import leads, ordinal, rank, role
 from airflow_provider_multikueue.exceptions import ResultError
@@ -35,19 +37,38 @@ HOW: Final = "Write JSON of at most 4 KiB to /dev/termination-log in the leader'
 Pod = Mapping[str, Any]
 
 
-def read_result(pods: Iterable[Pod], kind: Kind, *, every: bool = False) -> Any:
+def read_result(pods: Iterable[Pod], kind: Kind, *, every: bool = False, job: Mapping[str, Any] | None = None) -> Any:
     """Return the leader's result or, with ``every``, the list of all succeeded pods' results by index.
 
+    ``job`` is the ended job on the manager; without it only the pods themselves tell who leads.
+
     Raises:
-        ResultError: there is none, or it is no JSON; the text shows its first bytes.
+        ResultError: there is none, or the end of a pod that it needs was not seen, or it is no JSON; the text shows its
+            first bytes.
     """
-    succeeded = [pod for pod in pods if text_at(pod, "status", "phase") == "Succeeded"]
+    known = list(pods)
+    succeeded = [pod for pod in known if text_at(pod, "status", "phase") == "Succeeded"]
     succeeded.sort(key=lambda pod: (not leads(pod, kind.leader), rank(pod), ordinal(pod), _finished(pod)))
     if not succeeded:
         raise ResultError(f"The job has no result: the end of its pods was not seen on the worker. {HOW}")
+    missing = missing_pods(succeeded, known, kind, job)
     if every:
+        _refuse_without(missing)
         return [_value(pod, _message(pod)) for pod in succeeded]
-    return _value(*_leader(succeeded))
+    _refuse_without(missing_leader(succeeded[0], kind, job))
+    leader, message = _leader(succeeded)
+    if not message.strip() and not ordinal(leader):
+        _refuse_without(missing)  # it may be one of those that are not known that wrote
+    return _value(leader, message)
+
+
+def _refuse_without(missing: str) -> None:
+    if missing:
+        raise ResultError(
+            f"The job's result is not known: of {missing} no success was seen on the worker, whose pods are gone soon "
+            "after their end. See in the task's log what kept them from being seen, or let the job write its result to "
+            "object storage."
+        )
 
 
 def _leader(pods: list[Pod]) -> tuple[Pod, str]:

@@ -329,7 +329,7 @@ class Following:
             try:
                 every = self.orders.read_result == "all"
                 pods = pods_of_stay(self._attention.last_pods(seen.cluster), seen.admitted)
-                result = read_result(pods, self._attention.kind, every=every)
+                result = read_result(pods, self._attention.kind, every=every, job=self._attention.job)
             except ResultError as failure:
                 error = failure
         return Outcome(report=await self._report(seen, result), error=error)

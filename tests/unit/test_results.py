@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_multikueue.clusters.trim import trim_job
 from airflow_provider_multikueue.decisions.kinds import find_kind
 from airflow_provider_multikueue.decisions.results import MESSAGE_BYTES, read_result
 from airflow_provider_multikueue.exceptions import ResultError
@@ -46,6 +47,144 @@ def test_index_0_of_an_indexed_job_leads_whoever_ends_first() -> None:
 def test_index_0_without_a_message_has_no_stand_in() -> None:
     with pytest.raises(ResultError, match="job-0-abcde wrote no termination message"):
         read_result([indexed(0, None), indexed(1, "1")], JOB)
+
+
+def batch(mode: str = "Indexed", status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    return {"kind": "Job", "spec": {"completionMode": mode, "completions": 3, **spec}, "status": status or {}}
+
+
+def training(kind: str, specs: str, **roles: int) -> dict[str, Any]:
+    return {"kind": kind, "spec": {specs: {name: {"replicas": count} for name, count in roles.items()}}}
+
+
+def of_role(role: str, index: int, message: str = "1", **known: Any) -> dict[str, Any]:
+    labels = {"training.kubeflow.org/replica-type": role, "training.kubeflow.org/replica-index": str(index)}
+    made = pod(f"{role}-{index}", message, **known)
+    made["metadata"]["labels"] = labels | (
+        {"training.kubeflow.org/job-role": "master"} if role in ("master", "chief") else {}
+    )
+    return made
+
+
+def of_jobset(name: str, rank: int, index: int = 0, replica: int = 0) -> dict[str, Any]:
+    made = pod(f"{name}-{replica}-{index}", f'"{name}-{replica}-{index}"')
+    own = {"jobset-name": "js", "replicatedjob-name": name, "job-index": replica, "job-global-index": rank}
+    made["metadata"]["labels"] = {f"jobset.sigs.k8s.io/{key}": str(value) for key, value in own.items()} | {
+        "batch.kubernetes.io/job-completion-index": str(index)
+    }
+    return made
+
+
+def jobset(*jobs: tuple[str, int, int], **policy: Any) -> dict[str, Any]:
+    replicated = [
+        {"name": name, "replicas": replicas, "template": {"spec": {"completions": size, "parallelism": size}}}
+        for name, replicas, size in jobs
+    ]
+    return {"kind": "JobSet", "spec": {"replicatedJobs": replicated} | ({"successPolicy": policy} if policy else {})}
+
+
+JOBSET = find_kind("jobset.x-k8s.io/v1alpha2", "JobSet")
+RAY = find_kind("ray.io/v1", "RayJob")
+TRAIN = find_kind("trainer.kubeflow.org/v1alpha1", "TrainJob")
+WRAPPER = find_kind("workload.codeflare.dev/v1beta2", "AppWrapper")
+DRIVEN = jobset(("worker", 1, 1), ("driver", 1, 1), operator="All", targetReplicatedJobs=["driver"])
+HEAD = pod("head", "1")
+HEAD["metadata"]["labels"] = {"ray.io/group": "headgroup"}
+INITIALIZER = of_jobset("dataset-initializer", 0)
+WRAPPED = {"spec": {"components": [{"template": {"apiVersion": "batch/v1", **batch()}}]}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "kind", "job", "says"),
+    [
+        ([indexed(1, "1"), indexed(2, "2")], JOB, batch(), "number 0"),
+        ([indexed(0, "0", phase="Running"), indexed(1, "1")], JOB, batch(), "number 0"),
+        ([indexed(1, "1")], JOB, None, "number 0"),
+        ([indexed(2, "2")], JOB, batch(successPolicy={"rules": [{}]}, status={"completedIndexes": "1-2"}), "number 1"),
+        ([indexed(1, "1")], WRAPPER, WRAPPED, "number 0"),
+        ([of_role("worker", 0)], PYTORCH, training("PyTorchJob", "pytorchReplicaSpecs", Master=1, Worker=1), "master"),
+        (
+            [of_role("worker", 0)],
+            find_kind("kubeflow.org/v1", "TFJob"),
+            training("TFJob", "tfReplicaSpecs", Chief=1, Worker=1),
+            "chief",
+        ),
+        (
+            [of_role("worker", 1)],
+            find_kind("kubeflow.org/v1", "JAXJob"),
+            training("JAXJob", "jaxReplicaSpecs", Worker=2),
+            "number 0 of worker",
+        ),
+        ([of_jobset("worker", 1)], JOBSET, jobset(("driver", 1, 1), ("worker", 1, 1)), "first pod of driver"),
+        ([of_jobset("driver", 0, 1)], JOBSET, jobset(("driver", 1, 2)), "number 0 of driver"),
+        ([HEAD], RAY, {"spec": {}}, "submitter"),
+        ([INITIALIZER], TRAIN, {"spec": {}}, "node 0"),
+    ],
+)
+def test_a_leader_whose_success_was_not_seen_has_no_stand_in(pods: Any, kind: Any, job: Any, says: str) -> None:
+    with pytest.raises(ResultError, match=f"of .*{says}.* no success was seen"):
+        read_result(pods, kind, job=job and trim_job(job))
+
+
+@pytest.mark.parametrize(
+    ("pods", "kind", "job", "result"),
+    [
+        ([indexed(2, "2")], JOB, batch(successPolicy={"rules": [{}]}, status={"completedIndexes": "2"}), 2),
+        ([of_jobset("driver", 1)], JOBSET, DRIVEN, "driver-0-0"),
+        ([of_jobset("worker", 1)], JOBSET, jobset(("a", 1, 1), ("worker", 1, 1), operator="Any"), "worker-0-0"),
+        ([HEAD], RAY, {"spec": {"submissionMode": "HTTPMode"}}, 1),
+        ([pod("a", "7")], JOB, batch("NonIndexed"), 7),
+        ([of_role("master", 0)], PYTORCH, training("PyTorchJob", "pytorchReplicaSpecs", Master=1, Worker=9), 1),
+    ],
+)
+def test_who_leads_is_left_to_those_who_succeeded_where_the_manifest_leaves_it_open(
+    pods: Any, kind: Any, job: Any, result: Any
+) -> None:
+    assert read_result(pods, kind, job=trim_job(job)) == result
+
+
+@pytest.mark.parametrize(
+    ("pods", "kind", "job", "says"),
+    [
+        ([indexed(0, "0"), indexed(2, "2")], JOB, batch(), "number-1"),
+        ([indexed(0, "0")], JOB, batch(completions=9), "number-1, .*number-5 and 3 more"),
+        ([pod("a", "1")], JOB, batch("NonIndexed"), "2 of its 3 pods"),
+        ([pod("a", "1")], JOB, batch("NonIndexed", completions=None, status={"succeeded": 2}), "1 of its 2 pods"),
+        ([of_jobset("worker", 0)], JOBSET, jobset(("worker", 2, 1)), "worker-1-0"),
+        (
+            [of_role("master", 0)],
+            PYTORCH,
+            training("PyTorchJob", "pytorchReplicaSpecs", Master=1, Worker=1),
+            "worker-0",
+        ),
+    ],
+)
+def test_a_list_with_a_hole_is_no_list(pods: Any, kind: Any, job: Any, says: str) -> None:
+    with pytest.raises(ResultError, match=says):
+        read_result(pods, kind, every=True, job=trim_job(job))
+
+
+@pytest.mark.parametrize(
+    ("pods", "kind", "job", "length"),
+    [
+        ([indexed(i, "1") for i in range(3)], JOB, batch(), 3),
+        ([indexed(1, "1")], JOB, batch(successPolicy={"rules": [{}]}, status={"completedIndexes": "1"}), 1),
+        ([of_jobset("driver", 1)], JOBSET, DRIVEN, 1),
+        (
+            [of_role("master", 0), of_role("worker", 0, phase="Running")],
+            PYTORCH,
+            training("PyTorchJob", "pytorchReplicaSpecs", Master=1, Worker=1),
+            1,
+        ),
+    ],
+)
+def test_a_list_has_those_that_the_success_stands_for(pods: Any, kind: Any, job: Any, length: int) -> None:
+    assert len(read_result(pods, kind, every=True, job=trim_job(job))) == length
+
+
+def test_among_pods_that_are_alike_one_that_was_not_seen_may_have_written() -> None:
+    with pytest.raises(ResultError, match="2 of its 3 pods no success was seen"):
+        read_result([pod("a", None)], JOB, job=batch("NonIndexed"))
 
 
 def test_among_pods_that_are_alike_the_one_that_wrote_leads() -> None:
