@@ -143,16 +143,31 @@ def running_pods(pods: Iterable[Pod]) -> int:
 
 
 def node_lost(pods: Iterable[Pod]) -> str | None:
-    """Say which pod went down with its node; None if none did."""
-    for pod in pods:
-        name, node = text_at(pod, "metadata", "name"), text_at(pod, "spec", "nodeName") or "its node"
-        reason = text_at(pod, "status", "reason")
-        disruption = condition(pod, "DisruptionTarget")
-        if text_at(disruption, "status") == "True" and text_at(disruption, "reason") in _DISRUPTIONS:
-            return f"pod {name} went down with {node} ({text_at(disruption, 'message') or disruption_reason(pod)})"
-        if text_at(pod, "status", "phase") == "Failed" and reason in _NODE:
-            return f"pod {name} went down with {node} ({text_at(pod, 'status', 'message') or reason})"
-    return None
+    """Say which pod went down with its node; None if none did, or if the job had another chance after it, and failed.
+
+    Another chance is a pod made after the loss that failed by itself.
+    """
+    losses = [(pod, _loss(pod)) for pod in pods]
+    failed = (pod for pod, loss in losses if not loss and any(end.failed for end in _ends_of(pod)))
+    last = max((text_at(pod, "metadata", "creationTimestamp") for pod in failed), default="")
+    return next((loss for pod, loss in losses if loss and (_lost_at(pod) or "~") > last), None)  # "~": after all times
+
+
+def _lost_at(pod: Pod) -> str:
+    """Return when the pod was lost; empty if that is not known. Its replacement may be made before it is quite over."""
+    ends = (end.finished for end in _ends_of(pod))
+    return text_at(condition(pod, "DisruptionTarget"), "lastTransitionTime") or max(ends, default="")
+
+
+def _loss(pod: Pod) -> str:
+    name, node = text_at(pod, "metadata", "name"), text_at(pod, "spec", "nodeName") or "its node"
+    reason = text_at(pod, "status", "reason")
+    disruption = condition(pod, "DisruptionTarget")
+    if text_at(disruption, "status") == "True" and text_at(disruption, "reason") in _DISRUPTIONS:
+        return f"pod {name} went down with {node} ({text_at(disruption, 'message') or disruption_reason(pod)})"
+    if text_at(pod, "status", "phase") == "Failed" and reason in _NODE:
+        return f"pod {name} went down with {node} ({text_at(pod, 'status', 'message') or reason})"
+    return ""
 
 
 def disruption_reason(pod: Pod) -> str:

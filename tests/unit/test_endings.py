@@ -129,6 +129,40 @@ def test_a_disrupted_pod_went_down_with_its_node() -> None:
     assert type(error_for(failed(), [lost])) is WorkerLostError
 
 
+@pytest.mark.parametrize(
+    ("created", "class_"),
+    [("2026-03-01T12:00:00Z", WorkerLostError), ("2026-03-01T12:00:08Z", JobFailedError)],
+    ids=["beside it", "after it"],
+)
+@pytest.mark.parametrize("told", ["disruption", "reason"])
+def test_a_lost_node_explains_no_failure_of_a_pod_that_was_made_after_it(created: str, class_: type, told: str) -> None:
+    lost, last = pod("lost", terminated=ended(137, at="2026-03-01T12:00:08Z")), pod("last", terminated=ended(1))
+    if told == "reason":
+        lost["status"]["reason"] = "NodeLost"
+    else:  # its replacement is made before it is over
+        lost["status"]["containerStatuses"][0]["state"] = {"terminated": ended(137, at="2026-03-01T12:00:30Z")}
+        lost["status"]["conditions"] = [
+            {
+                **{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"},
+                "lastTransitionTime": "2026-03-01T12:00:07Z",
+            }
+        ]
+    last["metadata"]["creationTimestamp"] = created
+    assert type(error_for(failed(), [lost, last])) is class_
+
+
+def test_a_node_that_is_lost_last_explains_the_failure_though_another_was_lost_before() -> None:
+    pods = [pod(name, terminated=ended(137, at=f"2026-03-01T12:00:{at}Z")) for name, at in (("a", "05"), ("b", "50"))]
+    pods.append(pod("c", terminated=ended(1)))
+    for each, made in zip(pods, ("00", "30", "10"), strict=True):
+        each["metadata"]["creationTimestamp"] = f"2026-03-01T12:00:{made}Z"
+    for each in pods[:2]:
+        each["status"]["reason"] = "NodeLost"
+    error = error_for(failed(), pods)
+    assert type(error) is WorkerLostError
+    assert "pod b went down" in str(error)
+
+
 def test_a_job_that_failed_without_ever_starting_is_a_startup_error() -> None:
     waiting = pod(phase="Pending", waiting={"reason": "ImagePullBackOff", "message": "manifest unknown"})
     error = error_for(failed("DeadlineExceededX"), [waiting])
