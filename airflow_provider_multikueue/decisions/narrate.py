@@ -66,7 +66,9 @@ def describe_waiting(observation: Observation, *, now: float | None = None) -> s
     if now is not None and observation.joined is not None:
         waited = f" for {duration(now - observation.joined.timestamp())}"
     if observation.phase is Phase.RUNNING:
-        return f"Still running in {observation.place}{_pods(observation)}{_since(now, observation.started)}."
+        pods = f"{_pods(observation)}{_since(now, observation.started)}"
+        problem = f", {problem}" if (problem := observation.waiting.partition(", ")[2]) else ""
+        return f"Still running in {observation.place}{pods}{problem.rstrip('.')}."
     text = f"Waiting{waited}: {observation.waiting or observation.phase.value.lower()}"
     said = [_said(check) for check in observation.checks]
     return text + (f". {'; '.join(said)}" if said and observation.hopeless_since is None else "") + "."
@@ -237,7 +239,7 @@ def _waits(before: Observation, current: Observation) -> Iterator[Line]:
 
 def _gist(seen: Observation) -> str:
     """Return why it waits without the details of a start, which change with each attempt to pull an image."""
-    return seen.waiting.partition(" (")[0] if seen.phase is Phase.ADMITTED else seen.waiting
+    return seen.waiting.partition(", ")[2].partition(" (")[0] if seen.phase.placed else seen.waiting
 
 
 def _worrying(current: Observation) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from airflow_provider_multikueue.decisions.conditions import told
-from airflow_provider_multikueue.decisions.pods import startup_problem
+from airflow_provider_multikueue.decisions.kinds import get_at
+from airflow_provider_multikueue.decisions.pods import pods_of_stay, startup_problem
 from airflow_provider_multikueue.decisions.regions import (
     NOT_ASKED_AFTER,
     SLOW_AFTER,
@@ -19,7 +20,7 @@ __all__ = ["trouble_of", "waiting_sentence"]
 
 
 def waiting_sentence(view: View, seen: Observation) -> str:
-    """Return why the job waits, or empty text when it does not."""
+    """Return why the job, or a part of one that runs, waits; empty text when nothing does."""
     if seen.ending is not None:
         return ""
     if seen.phase is Phase.SUBMITTED:
@@ -34,8 +35,9 @@ def waiting_sentence(view: View, seen: Observation) -> str:
     if seen.phase is Phase.EVICTED:
         return f"evicted ({seen.evicted_reason or 'no reason given'}); waiting to be placed again, from zero"
     if seen.phase is Phase.ADMITTED:
-        return _admitted(view, seen)
-    return ""
+        return f"admitted in {seen.where or 'a worker'}, " + (_problem(view, seen) or "waiting for its first container")
+    problem = _problem(view, seen) if seen.phase is Phase.RUNNING else ""
+    return f"runs in {seen.where}, {problem}" if problem else ""
 
 
 def _age(view: View, moment: datetime | None) -> float:
@@ -103,12 +105,12 @@ def _slow_text(check: RegionCheck) -> str:
     return check.text or check.stage.value
 
 
-def _admitted(view: View, seen: Observation) -> str:
+def _problem(view: View, seen: Observation) -> str:
+    """Say what keeps a pod of this stay from starting; one that is being deleted, or was, no longer matters."""
     worker = view.workers.get(seen.cluster or "")
-    problem = startup_problem(worker.pods) if worker else None
-    return f"admitted in {seen.where or 'a worker'}, " + (
-        f"but {problem}" if problem else "waiting for its first container"
-    )
+    pods = pods_of_stay(worker.pods, seen.admitted) if worker else []
+    problem = startup_problem(pod for pod in pods if not get_at(pod, ("metadata", "deletionTimestamp")))
+    return f"but {problem}" if problem else ""
 
 
 def trouble_of(view: View, cluster: str | None) -> tuple[str, str]:

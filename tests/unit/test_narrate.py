@@ -185,6 +185,39 @@ def test_an_image_that_cannot_be_pulled_is_told_once_though_the_kubelet_tries_ag
     ]
 
 
+def test_a_second_pod_that_cannot_start_is_told_once_though_the_job_runs() -> None:
+    story = Story().placed(US)
+    story.look()
+    known = len(story.lines)
+    runs = story.workers[US].pods[0]
+    for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
+        waiting = {"waiting": {"reason": reason, "message": "no img"}}
+        story.workers[US].pods = [runs, story.pod("p-2", state=waiting, phase="Pending")]
+        seen = story.look(30)
+    assert seen.phase is Phase.RUNNING
+    assert story.lines[known:] == [
+        "Runs in us-east4, but pod p-2 cannot get its image 'img' (container main, ErrImagePull: no img)."
+    ]
+    assert "but pod p-2 cannot get its image" in describe_waiting(seen, now=moment(90).timestamp())
+
+
+def test_a_pod_that_is_still_without_a_node_when_another_runs_is_not_told_again() -> None:
+    story = Story().placed(US)
+    late = story.pod("p-2", state={"waiting": {}}, phase="Pending")
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    late["status"] |= {"conditions": [condition], "containerStatuses": []}
+    first = story.workers[US].pods
+    story.workers[US].pods = [late]
+    story.look()
+    story.workers[US].pods = [*first, late]
+    story.look(1)
+    assert [line for line in story.lines if "fits on no node" in line] == [
+        "Admitted in us-east4, but pod p-2 fits on no node (Unschedulable: 0/3 nodes)."
+    ]
+    late["metadata"]["deletionTimestamp"] = stamp(2)
+    assert story.look(1).waiting == ""
+
+
 def test_a_pod_that_failed_is_told_when_the_job_goes_on_without_it() -> None:
     story = Story().placed(US)
     first = story.pod("p-1", state={"terminated": {"exitCode": 1, "reason": "Error"}}, phase="Failed")
