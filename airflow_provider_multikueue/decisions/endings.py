@@ -96,7 +96,7 @@ _CLASSES: dict[str, type[MultiKueueError]] = {
 _NEXT = {
     "failed": "The job's own code ended so.",
     "memory": "Raise the container's memory limit, or use less of it.",
-    "deadline": "Raise spec.activeDeadlineSeconds, or make the job shorter.",
+    "deadline": "Raise its activeDeadlineSeconds, or make the job shorter.",
     "node": "The infrastructure failed, not the job's code: a retry can help.",
     "startup": "Mend the manifest, the image or the worker's objects it needs; nothing of the job's code ran.",
     "run_duration": "Raise max_run_duration, or let the job write checkpoints and retry.",

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from airflow_provider_multikueue.decisions.kinds import (
     MULTIKUEUE,
     Kind,
+    deadlines_in,
     get_at,
     kind_of,
     pod_templates,
@@ -296,11 +297,8 @@ def _set_run_duration(
         raise ManifestError(
             f"{place}: {annotations[MAX_RUN_DURATION]!r} is not a run time; give whole seconds, at least 1."
         )
-    limits = {
-        "execution_timeout": execution_timeout.total_seconds() if execution_timeout else None,
-        "spec.activeDeadlineSeconds": get_at(job, ("spec", "activeDeadlineSeconds")),
-    }
-    for name, limit in limits.items():
+    limits = [("execution_timeout", execution_timeout.total_seconds() if execution_timeout else None)]
+    for name, limit in (*limits, *deadlines_in(kind_of(job), job)):
         if isinstance(limit, (int, float)) and seconds < limit:
             notes.append(
                 f"Capacity is asked for {seconds} s only, less than {name} ({limit:g} s): "

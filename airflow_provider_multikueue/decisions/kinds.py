@@ -6,7 +6,7 @@ A kind that has no row and comes with a Workload still works, by its Workload al
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 __all__ = [
@@ -14,8 +14,10 @@ __all__ = [
     "MULTIKUEUE",
     "Kind",
     "Outcome",
+    "deadlines_in",
     "find_kind",
     "get_at",
+    "is_late",
     "kind_of",
     "outcome",
     "pod_templates",
@@ -42,7 +44,8 @@ class Kind:
     whose value is the job's name, ``role_label`` the one that tells their roles apart, ``leader`` the role whose end
     decides. ``success`` and ``failure`` are types of conditions, or values at ``state`` for the kinds that have none.
     ``verdict`` is a path and the value there which means success, for a ``state`` that only says that the job is over.
-    ``caution`` is what to tell whoever submits one.
+    ``deadlines`` is where its limits on the run time are, ``late`` what its failure says at one whose reason is another
+    than DeadlineExceeded. ``caution`` is what to tell whoever submits one.
     """
 
     api_version: str
@@ -63,6 +66,8 @@ class Kind:
     suspend: Path | None = ("spec", "suspend")
     managed_by: Path | None = ("spec", "managedBy")
     ttl: Path | None = ("spec", "ttlSecondsAfterFinished")
+    deadlines: tuple[Path, ...] = (("spec", "activeDeadlineSeconds"),)
+    late: str = ""
     caution: str = ""
     known: bool = True
 
@@ -87,12 +92,13 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended, by its own status; ``at`` is the time its cluster gave."""
+    """How a job ended, by its own status; ``at`` is the time its cluster gave. ``late``: at its own deadline."""
 
     succeeded: bool
     reason: str
     message: str
     at: str | None
+    late: bool = False
 
 
 def _kubeflow(
@@ -120,6 +126,8 @@ def _kubeflow(
         suspend=("spec", "runPolicy", "suspend"),
         managed_by=("spec", "runPolicy", "managedBy"),
         ttl=("spec", "runPolicy", "ttlSecondsAfterFinished"),
+        deadlines=(("spec", "runPolicy", "activeDeadlineSeconds"),),
+        late="longer than specified deadline",  # the training operator's; its reason is <Kind>Failed
     )
 
 
@@ -132,6 +140,7 @@ KINDS: tuple[Kind, ...] = (
         pod_label="batch.kubernetes.io/job-name",
         success=("Complete",),
         failure=("Failed",),
+        late="longer than specified deadline",  # all that its Workload alone tells of it
     ),
     Kind(
         api_version="jobset.x-k8s.io/v1alpha2",
@@ -140,6 +149,7 @@ KINDS: tuple[Kind, ...] = (
         templates=(("spec", "replicatedJobs", "*", "template", "spec", "template"),),
         pod_label="jobset.sigs.k8s.io/jobset-name",
         role_label="jobset.sigs.k8s.io/replicatedjob-name",
+        deadlines=(("spec", "replicatedJobs", "*", "template", "spec", "activeDeadlineSeconds"),),
         success=("Completed",),
         failure=("Failed",),
     ),
@@ -346,11 +356,28 @@ def pod_templates(kind: Kind, manifest: Any) -> Iterator[tuple[str, dict[str, An
                 yield words, node
 
 
+def deadlines_in(kind: Kind, manifest: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each limit that ``manifest`` sets on its run time with its place in words, and its value as written."""
+    for path in kind.deadlines:
+        yield from walk(manifest, path)
+    for place, node in (found for path in kind.templates if kind.wraps for found in walk(manifest, path)):
+        if isinstance(node, dict):
+            yield from ((f"{place}.{inner}", value) for inner, value in deadlines_in(kind_of(node), node))
+
+
 def outcome(kind: Kind, job: Mapping[str, Any] | None) -> Outcome | None:
     """Return how ``job`` ended by its own status; None while it has not, or for a kind without a row."""
     if not isinstance(job, Mapping):
         return None
-    return _by_state(kind, job) if kind.state else _by_conditions(kind, job)
+    found = _by_state(kind, job) if kind.state else _by_conditions(kind, job)
+    if found is None or found.succeeded:
+        return found
+    return replace(found, late=is_late(kind, found.reason, found.message))
+
+
+def is_late(kind: Kind, reason: str, message: str) -> bool:
+    """Whether a failure for ``reason``, with ``message``, is one at the job's own deadline."""
+    return reason == "DeadlineExceeded" or (kind.late != "" and kind.late in message)
 
 
 def _by_state(kind: Kind, job: Mapping[str, Any]) -> Outcome | None:

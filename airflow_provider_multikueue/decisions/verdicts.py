@@ -16,7 +16,7 @@ from airflow_provider_multikueue.decisions.conditions import (
     told,
     transition,
 )
-from airflow_provider_multikueue.decisions.kinds import MULTIKUEUE, Outcome, get_at, outcome
+from airflow_provider_multikueue.decisions.kinds import MULTIKUEUE, Outcome, get_at, is_late, outcome
 from airflow_provider_multikueue.decisions.regions import (
     NOT_ASKED_AFTER,
     SLOW_AFTER,
@@ -57,12 +57,13 @@ def managers_word(view: View) -> Ending | None:
         return Ending(kind="succeeded", reason=result.reason if result else reason, message=message)
     if result is not None and (reason == "Failed") != result.succeeded:
         return _ending(result)
-    return Ending(kind="failed", reason=reason, message=message)
+    kind: EndingKind = "deadline" if is_late(view.kind, reason, message) else "failed"
+    return Ending(kind=kind, reason=reason, message=message)
 
 
 def _ending(result: Outcome, source: str = "manager") -> Ending:
     kind: EndingKind = "succeeded" if result.succeeded else "failed"
-    if result.reason == "DeadlineExceeded":
+    if result.late:
         kind = "deadline"
     return Ending(kind=kind, reason=result.reason, message=result.message, source=source)
 

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_multikueue.decisions import jobs
 from airflow_provider_multikueue.decisions.jobs import Identity, Lifetime, Owner, build_job, parse_manifest
+from airflow_provider_multikueue.decisions.kinds import deadlines_in, find_kind
 from airflow_provider_multikueue.exceptions import ManifestError
 
 WHO = Identity(deployment="prod", dag_id="dag", run_id="run 1", task_id="train", map_index=3)
@@ -140,6 +141,46 @@ def test_priority_class_and_run_duration_of_the_task_win() -> None:
 def test_a_run_duration_that_is_none_is_refused(value: str) -> None:
     with pytest.raises(ManifestError, match="whole seconds"):
         built("maxRunDurationSeconds: 600", f"maxRunDurationSeconds: {value}")
+
+
+RAY = {"spec": {"activeDeadlineSeconds": 700}}
+JOB = {"apiVersion": "batch/v1", "kind": "Job", **RAY}
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "manifest", "place"),
+    [
+        ("ray.io/v1", "RayJob", RAY, "spec.activeDeadlineSeconds"),
+        ("v1", "Pod", RAY, "spec.activeDeadlineSeconds"),
+        (
+            *("kubeflow.org/v1", "PyTorchJob"),
+            {"spec": {"runPolicy": {"activeDeadlineSeconds": 700}}},
+            "spec.runPolicy.activeDeadlineSeconds",
+        ),
+        (
+            *("jobset.x-k8s.io/v1alpha2", "JobSet"),
+            {"spec": {"replicatedJobs": [{"template": {"spec": {}}}, {"template": RAY}]}},
+            "spec.replicatedJobs[1].template.spec.activeDeadlineSeconds",
+        ),
+        (
+            *("workload.codeflare.dev/v1beta2", "AppWrapper"),
+            {"spec": {"components": [{"template": JOB}]}},
+            "spec.components[0].template.spec.activeDeadlineSeconds",
+        ),
+    ],
+)
+def test_each_kind_has_its_limits_where_its_controller_reads_them(
+    api_version: str, kind: str, manifest: dict[str, Any], place: str
+) -> None:
+    assert [found for found in deadlines_in(find_kind(api_version, kind), manifest) if found[1]] == [(place, 700)]
+
+
+def test_a_run_duration_shorter_than_a_training_jobs_limit_is_noted() -> None:
+    manifest = parse_manifest(SEED)
+    master = {"template": manifest["spec"]["template"]}
+    spec = {"runPolicy": {"activeDeadlineSeconds": 700}, "pytorchReplicaSpecs": {"Master": master}}
+    _, notes = built_of({**manifest, "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": spec})
+    assert [note for note in notes if "less than spec.runPolicy.activeDeadlineSeconds (700 s)" in note]
 
 
 def test_a_run_duration_shorter_than_the_jobs_limits_is_noted() -> None:

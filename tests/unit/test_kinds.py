@@ -190,6 +190,35 @@ def test_each_kind_ends_by_its_own_words(api_version: str, kind: str, job: Any, 
     assert (result.succeeded if result else None) is succeeded
 
 
+PAST = "PyTorchJob train has failed because it was active longer than specified deadline"
+LIMIT = "PyTorchJob train has failed because it has reached the specified backoff limit"
+
+
+def failed(reason: str, message: str = "") -> dict[str, Any]:
+    return {"status": {"conditions": [{"type": "Failed", "status": "True", "reason": reason, "message": message}]}}
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "job", "late"),
+    [
+        ("batch/v1", "Job", failed("DeadlineExceeded"), True),
+        ("kubeflow.org/v1", "PyTorchJob", failed("PyTorchJobFailed", PAST), True),
+        ("kubeflow.org/v1", "PyTorchJob", failed("PyTorchJobFailed", LIMIT), False),
+        ("kubeflow.org/v2beta1", "MPIJob", failed("DeadlineExceeded"), True),
+        ("trainer.kubeflow.org/v1alpha1", "TrainJob", failed("DeadlineExceeded"), True),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", failed("FailedJobs", PAST), False),
+        ("ray.io/v1", "RayJob", {"status": {"jobDeploymentStatus": "Failed", "reason": "DeadlineExceeded"}}, True),
+        ("batch/v1", "Job", conditions("Complete"), False),
+    ],
+)
+def test_a_failure_at_the_deadline_is_told_apart_for_each_kind(
+    api_version: str, kind: str, job: Any, late: bool
+) -> None:
+    result = outcome(find_kind(api_version, kind), job)
+    assert result is not None
+    assert result.late is late
+
+
 def test_an_unstated_false_condition_is_no_end() -> None:
     job = {"status": {"conditions": [{"type": "Failed", "status": "False"}]}}
     assert outcome(find_kind("batch/v1", "Job"), job) is None

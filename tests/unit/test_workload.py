@@ -142,6 +142,19 @@ def test_the_end_has_the_jobs_own_reason(condition: str, reason: str, finished: 
     assert seen.phase is (Phase.SUCCEEDED if kind == "succeeded" else Phase.FAILED)
 
 
+@pytest.mark.parametrize("by", ["job", "workload"])
+def test_a_training_job_that_was_stopped_at_its_deadline_says_so_in_its_message_only(by: str) -> None:
+    story = Story(kind=find_kind("kubeflow.org/v1", "PyTorchJob")).placed(US)
+    message = "PyTorchJob train has failed because it was active longer than specified deadline"
+    if by == "job":
+        story.job_condition("Failed", "PyTorchJobFailed", message)
+    else:
+        story.finished("Failed", message)
+    ending = story.look().ending
+    assert ending is not None
+    assert ending.kind == "deadline"
+
+
 def test_a_failed_first_pod_with_retries_left_is_no_end() -> None:
     story = Story().placed(US)
     assert story.job is not None
