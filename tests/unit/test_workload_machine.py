@@ -33,6 +33,8 @@ REASONS = st.sampled_from(
         "",
         "Pending",
         "Inadmissible",
+        "Misconfigured",
+        "Suspended",
         "Succeeded",
         "Failed",
         "OwnerNotFound",
