@@ -49,6 +49,7 @@ Object = dict[str, Any]
 Objects = list[Object]
 
 PAGE = 500
+MAX_PAGES = 2_000  # a million objects, past what an API server's storage holds; a list that goes on is none
 LIST_RESTARTS = 3
 LINE_LIMIT = 8 * 1024 * 1024
 """An event of a watch holds one object, of which etcd takes at most 1.5 MiB unless its limit was raised."""
@@ -168,10 +169,14 @@ class Cluster(Server):
         limit: int = PAGE,
         repeat: bool = True,
     ) -> AsyncGenerator[tuple[Objects, str], None]:
-        """Yield each page's objects with the list's resourceVersion; 410 when the list expired in between."""
+        """Yield each page's objects with the list's resourceVersion; 410 when the list expired in between.
+
+        A list that leads back to one of its own pages, or has more than ``MAX_PAGES``, is a broken answer.
+        """
         call = about("list", res, None, namespace)
         query = _selectors(labels, fields) | {"limit": str(limit)}
         send = self._sender.repeat if repeat else self._sender.once
+        begun: set[str] = set()
         while True:
             answer = await send(call, "GET", query=query)
             meta = answer.get("metadata")
@@ -181,7 +186,11 @@ class Cluster(Server):
             yield [item for item in items if isinstance(item, dict)], str(meta.get("resourceVersion", ""))
             if not meta.get("continue"):
                 return
-            query = query | {"continue": str(meta["continue"])}
+            token = str(meta["continue"])
+            if token in begun or len(begun) == MAX_PAGES:
+                raise self._sender.broken(ValueError("the list does not end"), call)
+            begun.add(token)
+            query = query | {"continue": token}
 
     async def watch(
         self,

@@ -254,6 +254,22 @@ async def test_a_list_is_read_in_pages(server, cluster):
     assert {(seen.query["limit"], seen.query["labelSelector"]) for seen in server.seen} == {("1", "a=b")}
 
 
+async def test_a_list_that_leads_back_to_a_page_of_its_own_is_a_broken_answer(server, cluster):
+    server.on("GET", PATH, listed(obj("a"), more="one"), listed(obj("b"), more="two"), listed(obj("c"), more="one"))
+    error = await failure(cluster.list(JOBS, "default"))
+    assert error.status == 0
+    assert "the list does not end" in str(error)
+    assert len(server.seen) == 3
+
+
+async def test_a_list_without_an_end_is_a_broken_answer(server, cluster, monkeypatch):
+    monkeypatch.setattr(client, "MAX_PAGES", 3)
+    server.on("GET", PATH, *(listed(more=f"page-{number}") for number in range(10)))
+    error = await failure(cluster.list(JOBS, "default"))
+    assert "the list does not end" in str(error)
+    assert len(server.seen) == 4
+
+
 async def test_a_list_that_expires_between_pages_begins_anew(server, cluster):
     server.on(
         "GET", PATH, listed(obj("a"), more="next"), status(410, "expired"), listed(obj("b"), obj("c"), version="9")
