@@ -46,6 +46,10 @@ SHORT_BACKOFF = 2.0
 """The most where the server has accepted the watch before it broke: it is there, and a pod's end must not be missed."""
 PATIENT = 6
 """So many failures in a row are repeated without a growing pause: a short fault must not hide a pod's short life."""
+TOLD_AFTER = 3.0
+"""Seconds that a cluster does not answer before that is told: a network that hiccups every second is no news."""
+VAIN = 18
+"""So many accepted watches in a row that break before an event came are told too: nothing may be seen any more."""
 LOOK = 5.0
 """Seconds between two looks at whether the cluster is still heard."""
 STABLE = 5.0
@@ -94,6 +98,8 @@ class SharedWatch:
         self._stale = False
         self._silent = False
         self._failures = 0
+        self._refusals = 0
+        self._vain = 0
         self._failing_since = 0.0
         self._accepted_at = 0.0
         self._listed_at = 0.0
@@ -236,6 +242,7 @@ class SharedWatch:
             changed = self._store.remove(str(meta["uid"]))
         self._tell(changed)
         self._version = str(meta["resourceVersion"])
+        self._vain = 0
         self._store.sweep(now)
         self._well()
         return len(changed)
@@ -280,18 +287,25 @@ class SharedWatch:
             self._failures = 0
         self._silent = False
         self._failures += 1
+        self._refusals = 0 if accepted else self._refusals + 1
         tally.add("multikueue.watch_reconnects", fleet_cluster=self._cluster.name if self._cluster else "unknown")
-        if self._failures == 1:
+        self._vain += 1
+        if self._failures == 1 or accepted:
             self._failing_since = time.time()
         anew = status == 410 or (isinstance(error, ApiError) and error.too_large)  # the same event would come again
         if anew:
             self._version = ""
         self._stale = status == 404
         log.debug("Watch %s failed %d times: %s", self.name, self._failures, error)
-        if self._failures > 1 or not self.synced:  # else a stream broke, and is resumed before anyone need know
+        again = self._failures > 1  # else a stream broke, and is resumed before anyone need know
+        away = not accepted and time.time() - self._failing_since >= TOLD_AFTER
+        if not self.synced or (again and (away or anew)) or self._vain > VAIN:
             self._set_trouble(Trouble(self._failing_since, str(error), status))
-        least, most = BACKOFF[0], SHORT_BACKOFF if accepted else BACKOFF[1]
-        growth = self._failures - (1 if anew else PATIENT)
+        # a network that cuts each watch after seconds must not add up to the pause for a server that is away
+        least, most, in_a_row = BACKOFF[0], BACKOFF[1], self._refusals
+        if accepted:
+            most, in_a_row = SHORT_BACKOFF, self._failures
+        growth = in_a_row - (1 if anew else PATIENT)
         pause = min(most, least * 2.0 ** min(max(growth, 0), 10)) * random.uniform(0.5, 1.5)  # noqa: S311
         return max(pause, error.retry_after or 0.0) if isinstance(error, ApiError) else pause
 

@@ -25,6 +25,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(watch, "GATHER", 0.01)
     monkeypatch.setattr(watch, "LIST_PAUSE", 0.05)
     monkeypatch.setattr(watch, "STABLE", 0.0)
+    monkeypatch.setattr(watch, "TOLD_AFTER", 0.0)
 
 
 @pytest.fixture
@@ -175,6 +176,38 @@ async def test_a_watch_that_breaks_again_and_again_is_resumed_soon_since_the_ser
     server.on_watch(PATH, *[Stream([], "cut")] * 30, Stream([event("MODIFIED", obj("a", 8))]))
     a = jobs.subscribe("a", Bell())
     await until(lambda: version(a) == "8")
+
+
+async def test_watches_that_broke_do_not_add_up_to_the_pause_for_a_server_that_is_away(server, jobs, monkeypatch):
+    monkeypatch.setattr(watch, "STABLE", 5.0)
+    monkeypatch.setattr(watch, "BACKOFF", (0.01, 3600.0))
+    monkeypatch.setattr(watch, "SHORT_BACKOFF", 0.02)
+    server.on("GET", PATH, listed(obj("a"), version="5"))
+    server.on_watch(PATH, *[Stream([], "cut")] * 30, status(503), status(503), Stream([event("MODIFIED", obj("a", 8))]))
+    a = jobs.subscribe("a", Bell())
+    await until(lambda: version(a) == "8")
+
+
+async def test_a_cluster_that_is_back_within_seconds_is_no_news(server, jobs, monkeypatch):
+    monkeypatch.setattr(watch, "TOLD_AFTER", 60.0)
+    server.on("GET", PATH, listed(obj("a"), version="5"))
+    server.on_watch(PATH, Stream([], "cut"), status(503), status(503), Stream([event("MODIFIED", obj("a", 8))], "open"))
+    bell = Bell()
+    a = jobs.subscribe("a", bell)
+    await until(lambda: a.synced)
+    rings = bell.rings
+    await until(lambda: version(a) == "8")
+    assert (bell.rings, a.trouble) == (rings + 1, None)
+
+
+async def test_a_cluster_whose_watches_break_before_an_event_comes_is_told(server, jobs, monkeypatch):
+    monkeypatch.setattr(watch, "TOLD_AFTER", 60.0)
+    monkeypatch.setattr(watch, "SHORT_BACKOFF", 0.02)
+    server.on("GET", PATH, listed(obj("a"), version="5"))
+    server.on_watch(PATH, *[Stream([], "cut")] * 60)
+    a = jobs.subscribe("a", Bell())
+    await until(lambda: a.trouble)
+    assert sum("watch" in seen.query for seen in server.seen) > watch.VAIN
 
 
 async def test_a_short_fault_costs_no_long_pause(server, jobs, monkeypatch):
