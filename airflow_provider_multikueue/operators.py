@@ -14,10 +14,14 @@ from airflow_provider_multikueue.tasks import Waiting, WaitsForJob, will_retry
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue._compat import Context
+    from airflow_provider_multikueue.decisions.names import Lifetime
     from airflow_provider_multikueue.decisions.outcome import Outcome
     from airflow_provider_multikueue.fleets.fleet import Fleet
 
 __all__ = ["MultiKueueJobOperator", "MultiKueueReapOperator"]
+
+REAPER_GRACE = timedelta(minutes=5)
+"""How long the reaper leaves a job whose time is over to those whose task it is: they say why it ended."""
 
 
 class MultiKueueJobOperator(WaitsForJob, BaseOperator):
@@ -167,8 +171,8 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         now = datetime.now(UTC)
         return Orders(
             until=self.wait_until,
-            admission_deadline=_after(self._submitted_at or now, self.admission_timeout),
-            deadline=_after(context["ti"].start_date, self._time_left()),
+            admission_deadline=_text(_after(self._submitted_at or now, self.admission_timeout)),
+            deadline=_text(self._execution_deadline(context["ti"])),
             startup_seconds=self.startup_timeout.total_seconds() if self.startup_timeout else None,
             max_dispatches=self.max_dispatches,
             regions=self._regions,
@@ -181,16 +185,6 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
     @property
     def _regions(self) -> tuple[str, ...] | None:
         return tuple(self.regions) if self.regions is not None else None
-
-    def _time_left(self) -> timedelta | None:
-        """Return ``execution_timeout``, which Airflow does not enforce while a task is deferred.
-
-        A worker process does enforce it, and less kindly than we do: there we are a little earlier.
-        """
-        timeout = self.execution_timeout
-        if timeout is None or self.deferrable:
-            return timeout
-        return timeout - min(timedelta(seconds=5), timeout / 10)
 
     async def _submit(self, context: Context) -> dict[str, Any]:
         from airflow_provider_multikueue.decisions.conditions import time_at
@@ -206,7 +200,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
                 config=config,
                 sink=sink,
                 ti=context["ti"],
-                lifetime=self._lifetime(),
+                lifetime=self._lifetime(context),
                 queue_name=self.queue_name,
                 namespace=self.namespace,
                 regions=self.regions,
@@ -228,12 +222,18 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             push_output_link(context["ti"], self.log_uri, part)
             return part
 
-    def _lifetime(self) -> Any:
+    def _lifetime(self, context: Context) -> Lifetime:
+        """Return for how long the job may be there when nobody looks: somewhat longer than Airflow's own limits."""
         from airflow_provider_multikueue.decisions.names import Lifetime
 
         if self.on_kill_action == "keep":
             return Lifetime(kind="detached")
-        return Lifetime(kind="task" if self.wait_until == "finished" else "run")
+        run, dag = context["dag_run"], context["dag"]
+        ends = [_after(run.start_date, dag.dagrun_timeout)]
+        if self.wait_until == "finished":
+            ends.append(_after(context["ti"].start_date, self.execution_timeout))
+        deadline = min((end + REAPER_GRACE for end in ends if end is not None), default=None)
+        return Lifetime(kind="task" if self.wait_until == "finished" else "run", deadline=deadline)
 
     def _conclude(self, context: Context, outcome: Outcome) -> dict[str, Any] | None:
         """Report; the mark or deletion of the ended job is the last act, so that nothing reported runs again."""
@@ -348,8 +348,12 @@ class MultiKueueReapOperator(BaseOperator):
         return entries
 
 
-def _after(begin: datetime, span: timedelta | None) -> str | None:
-    return (begin + span).isoformat() if span is not None else None
+def _after(begin: datetime | None, span: timedelta | None) -> datetime | None:
+    return begin + span if begin is not None and span is not None else None
+
+
+def _text(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment is not None else None
 
 
 def _will_retry(ti: Any, error: BaseException | None) -> bool:

@@ -71,9 +71,10 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
         check_uri("log_uri", self.log_uri)
         part = self._waiting.run(lambda: self._resolve(context))
         self._waiting.job = part
+        ends = [datetime.now(UTC) + timedelta(seconds=self.timeout), self._execution_deadline(context["ti"])]
         orders = Orders(
             until=self.until,
-            deadline=(datetime.now(UTC) + timedelta(seconds=self.timeout)).isoformat(),
+            deadline=min(end for end in ends if end is not None).isoformat(),
             logs=self.logs,
             heal=False,
             may_delete=False,
@@ -116,11 +117,17 @@ class MultiKueueJobSensor(WaitsForJob, BaseSensorOperator):
             return report
         if report is not None:
             context["ti"].xcom_push("report", report)
-        timed_out = isinstance(error, JobDeadlineError) and not outcome.ended
+        timed_out = isinstance(error, JobDeadlineError) and not outcome.ended and not self._is_bound_by_execution
         failure: Exception = AirflowSensorTimeout(str(error)) if timed_out else error
         if self.soft_fail or self.never_fail:
             raise AirflowSkipException(f"Skipped, as the sensor may not fail: {error}") from failure
         raise failure
+
+    @property
+    def _is_bound_by_execution(self) -> bool:
+        """Whether ``execution_timeout``, after which a task is tried again, is over before the sensor's ``timeout``."""
+        limit = self.execution_timeout
+        return limit is not None and limit.total_seconds() <= self.timeout
 
     async def _resolve(self, context: Context) -> dict[str, Any]:
         from airflow_provider_multikueue.fleets.follow import resolve

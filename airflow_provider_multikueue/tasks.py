@@ -12,6 +12,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from airflow_provider_multikueue.exceptions import MultiKueueError
@@ -86,6 +87,8 @@ class WaitsForJob:
 
     multikueue_conn_id: str
     on_kill_action: Literal["delete", "keep"]
+    execution_timeout: timedelta | None
+    deferrable: bool
     defer: Callable[..., NoReturn]
     log: Any
     _owned: bool
@@ -97,6 +100,18 @@ class WaitsForJob:
         from airflow_provider_multikueue.hooks import MultiKueueHook
 
         return MultiKueueHook(self.multikueue_conn_id)
+
+    def _execution_deadline(self, ti: Any) -> datetime | None:
+        """Return when ``execution_timeout`` is over, which Airflow does not enforce while a task is deferred.
+
+        A worker process does enforce it, and less kindly than we do: there we are a little earlier.
+        """
+        timeout = self.execution_timeout
+        if timeout is None:
+            return None
+        early = timedelta() if self.deferrable else min(timedelta(seconds=5), timeout / 10)
+        end: datetime = ti.start_date + timeout - early
+        return end
 
     def on_kill(self) -> None:
         """Do what ``on_kill_action`` says if the task is not to go on, and make the wait end as a failure.

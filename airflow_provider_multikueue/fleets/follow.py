@@ -13,7 +13,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -70,6 +70,8 @@ SAVE_SECONDS = 5.0
 SAVES_PER_SECOND = 10.0
 """The most that all readers of a process save: hundreds of them save more seldom, to spare the manager."""
 UNASKED_SECONDS = 10.0
+GRACE_SECONDS = 10.0
+"""How long a job may take to be seen although the time for it is over: it may have ended before that."""
 
 
 @dataclass(slots=True)
@@ -94,47 +96,91 @@ class Following:
     _resumed: bool = field(default=False, init=False)
     _saved_at: float = field(default=0.0, init=False)
     _told_at: float = field(default=0.0, init=False)
-    _dispatches: report.Dispatches = field(default_factory=report.Dispatches, init=False)
+    _begun_at: float = field(default=0.0, init=False)
+    _dispatches: report.Dispatches | None = field(default=None, init=False)
+    _noted: report.Dispatches | None = field(default=None, init=False)
+    _moved_at: float = field(default=0.0, init=False)
     _logs: PodLogs | None = field(default=None, init=False)
     _notes: Notes = field(init=False)
     _healer: stop.Healer = field(default_factory=stop.Healer, init=False)
 
     def __post_init__(self) -> None:
         """Nothing is watched yet."""
-        self._told_at = self.clock()
+        self._told_at = self._begun_at = self.clock()
         self._attention = Attention(self.fleet, self.job, self.sink)
         self._notes = Notes(self._annotate)
 
     async def run(self) -> Outcome:
         """Wait until the orders are fulfilled, the job is over, or a verdict ends the wait."""
-        await self._attention.start()
-        self._dispatches = report.Dispatches.from_json(self._attention.annotation(DISPATCHES))
-        await self._release()
-        if self.orders.until == "now":
-            await self._settle()
+        await self._in_time(self._begin())
         while True:
             self._attention.changed.clear()
             seen = await self._look()
             if outcome := await self._decide(seen):
                 return outcome
-            self._save_positions()
+            self._save()
             await self._sleep(seen)
 
+    async def _begin(self) -> None:
+        await self._attention.start()
+        await self._release()
+        if self.orders.until == "now":
+            await self._settle()
+
+    async def _in_time(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what may have to wait for a manager that does not answer, until it is time for a verdict."""
+        due = next_deadline(self._observe(), self._limits)
+        left = None if due is None else max(due - self.clock(), GRACE_SECONDS)
+        try:
+            async with asyncio.timeout(left) as limit:
+                await work
+        except TimeoutError:
+            if not limit.expired():
+                raise
+
+    @property
+    def _limits(self) -> Orders:
+        """The orders, as far as it is known whether they are kept.
+
+        Where the time for admission was over before this reader began, an earlier one has seen the job admitted in
+        time; while the manager does not answer, nothing else says so.
+        """
+        attention, until = self._attention, self.orders.admission_deadline
+        unknown = attention.job is None or (attention.workload is None and attention.troubled)
+        if until is None or not unknown or datetime.fromisoformat(until).timestamp() > self._begun_at:
+            return self.orders
+        return replace(self.orders, admission_deadline=None)
+
     async def hand_over(self) -> None:
-        """Leave the cursors of the open log streams on the job, for the reader that comes next."""
+        """Leave what the reader that comes next can't find out: where the streams stand, and the stays so far."""
+        self._note_dispatches()
         if self._logs is not None:
             cursors = await self._logs.hand_over()
             self._note_positions(cursors, in_order=not self._logs.lost)
-            await self._notes.flush(NOTE_SECONDS)
+        await self._notes.flush(NOTE_SECONDS)
 
-    def _save_positions(self) -> None:
-        """Note from time to time where the streams stand, for a reader that begins after this one was lost."""
-        if self._logs is None or self.reader is None or self.clock() < self._saved_at + _save_pause():
-            return
-        self._saved_at = self.clock()
-        if self._logs.reading:
+    def _save(self) -> None:
+        """Note from time to time where the streams stand, for a reader that begins after this one was lost.
+
+        A stay is noted with them, or when it has lasted a while: a job that ends soon is spared it.
+        """
+        if self._reading and self.clock() >= self._saved_at + _save_pause():
+            self._saved_at = self.clock()
             _saving.add(id(self))
-            self._note_positions(self._logs.settled(), in_order=False)
+            self._note_positions(self._logs.settled() if self._logs else {}, in_order=False)
+            self._note_dispatches()
+        elif self.clock() >= self._moved_at + SAVE_SECONDS:
+            self._note_dispatches()
+
+    @property
+    def _reading(self) -> bool:
+        return self._logs is not None and self.reader is not None and bool(self._logs.reading)
+
+    def _note_dispatches(self) -> None:
+        """Note the stays so far: where the job was while nobody looked is nowhere else."""
+        if self._dispatches is not None and self._dispatches is not self._noted and self.orders.may_delete:
+            self._noted = self._dispatches
+            self._notes.put(DISPATCHES, self._noted.to_json())
 
     def _note_positions(self, streams: dict[str, Any], *, in_order: bool) -> None:
         """Note where the streams stand; when, too, if more may be in the log by the time that this is read."""
@@ -180,7 +226,8 @@ class Following:
                     await self._attention.changed.wait()
 
     async def _look(self) -> Observation:
-        await self._attention.resolve_doubt()
+        if self._attention.job is None:
+            await self._in_time(self._attention.resolve_doubt())
         seen = self._observe()
         interest = self._of_interest(seen)
         await self._attention.widen(interest, seen.cluster)
@@ -225,12 +272,24 @@ class Following:
             placement = report.placement_part(seen)
             if placement is not None:
                 self.on_placement(dict(placement))
-        before, self._dispatches = self._dispatches, self._dispatches.update(seen)
-        if len(before.items) and len(self._dispatches.items) > len(before.items) and self.orders.may_delete:
-            # A move is rare, and what came before it is nowhere else once the triggerer is restarted.
-            self._notes.put(DISPATCHES, self._dispatches.to_json())
+        self._follow_moves(seen)
         if self._seen != seen:
             self._seen, self._seen_at = seen, self.clock()
+
+    def _follow_moves(self, seen: Observation) -> None:
+        if self._dispatches is None and self._attention.job is not None:
+            self._dispatches = self._noted = report.Dispatches.from_json(self._attention.annotation(DISPATCHES))
+        before = self._stays
+        after = before.update(seen)
+        if self._dispatches is None or after is before:
+            return
+        self._dispatches, self._moved_at = after, self.clock()
+        if len(after.items) > len(before.items) > 0:
+            self._note_dispatches()  # a move is rare
+
+    @property
+    def _stays(self) -> report.Dispatches:
+        return self._dispatches or report.Dispatches()
 
     async def _read_pods(self, seen: Observation) -> None:
         if self.orders.until != "finished":
@@ -283,7 +342,7 @@ class Following:
         await self._patch({"metadata": {"uid": self.job["uid"], "annotations": notes}})
 
     async def _decide(self, seen: Observation) -> Outcome | None:
-        if outside := outside_regions(seen, self.orders, self._dispatches.items):
+        if outside := outside_regions(seen, self.orders, self._stays.items):
             return await self._give_up(seen, outside)
         if seen.ending is not None:
             return await self._end(seen)
@@ -292,8 +351,8 @@ class Following:
             return Outcome(report=await self._report(seen), ended=False)
         judged = verdict(
             seen,
-            self.orders,
-            dispatches=self._dispatches.items,
+            self._limits,
+            dispatches=self._stays.items,
             pods=self._attention.last_pods(seen.cluster),
             tried=narrate.describe_waiting(seen, now=self.clock()),
             now=self.clock(),
@@ -357,7 +416,7 @@ class Following:
         whole = report.build_report(
             seen,
             job=report.parse_job_reference(self.job),
-            dispatches=self._dispatches,
+            dispatches=self._stays,
             nodes=nodes,
             zones=await zones_of(self.fleet, seen.cluster, nodes),
             result=result,
@@ -366,11 +425,12 @@ class Following:
 
     async def _sleep(self, seen: Observation) -> None:
         now = self.clock()
-        saving = self._saved_at + _save_pause() if self._logs is not None and self._logs.reading else None
+        saving = self._saved_at + _save_pause() if self._reading else None
+        noting = self._moved_at + SAVE_SECONDS if self._dispatches is not self._noted else None
         unasked: float | None = self._seen_at + UNASKED_SECONDS
         if seen.phase is not Phase.PLACING or seen.asked or self._seen_at + UNASKED_SECONDS <= now:
             unasked = None
-        times = (next_deadline(seen, self.orders), seen.recheck, unasked, saving)
+        times = (next_deadline(seen, self._limits), seen.recheck, unasked, saving, noting)
         longest = self._longest_sleep(seen, now)
         pause = min((max(t - now, 0.05) for t in times if t is not None and t > now - 1), default=longest)
         with contextlib.suppress(TimeoutError):

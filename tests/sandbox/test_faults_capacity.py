@@ -6,12 +6,14 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_provider_multikueue.clusters.client import JOBS
+from airflow_provider_multikueue.decisions.names import DISPATCHES
 from airflow_provider_multikueue.exceptions import (
     AdmissionRejectedError,
     AdmissionTimeoutError,
     RunDurationExceededError,
 )
-from tests.sandbox.faults import ASIA, EU, REGIONS, US, Clock, Site, kueue, shell
+from tests.sandbox.faults import ASIA, EU, REGIONS, US, Clock, Followed, Site, eventually, get, kueue, shell
 from tests.sandbox.overlap import BOTH, overlapping
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.fleet, pytest.mark.asyncio(loop_scope="module")]
@@ -164,6 +166,41 @@ async def test_capacity_that_is_revoked_early_moves_the_job(site: Site) -> None:
     headings = [line for line in job.log.lines if line.startswith("── pod ")]
     assert [US in headings[0], EU in headings[1]] == [True, True]
     assert job.log.output.index(headings[1]) < job.log.output.index("it ran")
+
+
+@overlapping
+async def test_a_move_while_a_stopped_reader_is_away_is_in_the_report(site: Site) -> None:
+    await moves_unseen(site, lost=False)
+
+
+@overlapping
+async def test_a_move_after_a_reader_was_lost_is_in_the_report(site: Site) -> None:
+    await moves_unseen(site, lost=True)
+
+
+async def moves_unseen(site: Site, *, lost: bool) -> None:
+    site.only(US)
+    job = await site.start(shell(TICKING))
+    await job.log.says("tick 3")
+    if lost:
+        await eventually(lambda: noted(job), "note of the stay")
+    else:
+        await job.following.hand_over()
+    assert job.task is not None
+    job.task.cancel()
+    site.only(EU)
+    site.act("fail", US)
+    worker = await site.worker(EU)
+    await eventually(lambda: get(worker, JOBS, job.name, site.namespace), "copy in the other region", within=200)
+    outcome = await site.follow(job.part).outcome(200)
+    assert outcome.error is None
+    assert outcome.report is not None
+    assert [each["region"] for each in outcome.report["dispatches"]] == [US, EU]
+
+
+async def noted(job: Followed) -> bool:
+    found = await job.on_manager()
+    return found is not None and DISPATCHES in found["metadata"]["annotations"]
 
 
 @overlapping(kueue=BOTH)
