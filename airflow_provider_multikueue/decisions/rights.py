@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from airflow_provider_multikueue.decisions.kinds import Kind
 
-__all__ = ["RIGHTS", "Right", "Role", "right_for", "rights_of", "rules"]
+__all__ = ["KUEUE_NAMESPACE", "RIGHTS", "WORKERS_FROM", "Right", "Role", "right_for", "rights_of", "rules"]
 
-Role = Literal["manager", "manager-reap", "worker", "worker-heal"]
+Role = Literal["manager", "manager-reap", "manager-secrets", "manager-profiles", "worker", "worker-heal"]
 Need = Literal["required", "useful", "optional"]
 
 KUEUE = "kueue.x-k8s.io"
+KUEUE_NAMESPACE = "kueue-system"
 READ = ("get", "list", "watch")
+
+
+WORKERS_FROM: dict[str | None, Role] = {"manager_secrets": "manager-secrets", "cluster_profiles": "manager-profiles"}
+"""The role of those who find their workers so; it is granted in Kueue's own namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """Verbs on one resource in one role; ``namespaced`` ones are granted in the namespaces of the jobs alone."""
+    """Verbs on one resource in one role; ``namespaced`` ones are granted in single namespaces, see `where`."""
 
     role: Role
     namespaced: bool
@@ -34,6 +39,12 @@ class Right:
     need: Need
     without: str
     """What does not work without it."""
+
+    def where(self, jobs: str) -> str | None:
+        """Return the namespace it is needed in, where the jobs are in ``jobs``; None for all of the cluster."""
+        if not self.namespaced:
+            return None
+        return KUEUE_NAMESPACE if self.role in WORKERS_FROM.values() else jobs
 
     @property
     def plural(self) -> str:
@@ -94,6 +105,14 @@ RIGHTS: tuple[Right, ...] = (
     _right(
         *("manager-reap", False, "batch", "jobs", ("list",)),
         lost="optional: the reaper looks for jobs in one namespace alone",
+    ),
+    _right(
+        *("manager-secrets", True, "", "secrets", ("get",)),
+        lost='required: workers can\'t be found by "manager_secrets"',
+    ),
+    _right(
+        *("manager-profiles", True, "multicluster.x-k8s.io", "clusterprofiles", ("list",)),
+        lost='required: workers can\'t be found by "cluster_profiles"',
     ),
     _right(
         *("worker", True, "", "pods", READ),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.clusters.connect_gateway import FleetMember
 from airflow_provider_multikueue.decisions.connection import gke_region
+from airflow_provider_multikueue.decisions.rights import KUEUE_NAMESPACE
 
 if TYPE_CHECKING:
     from airflow_provider_multikueue.clusters.client import Cluster
@@ -25,7 +26,6 @@ log = logging.getLogger(__name__)
 Object = Mapping[str, Any]
 
 GROUP = "multicluster.x-k8s.io"
-KUEUE_NAMESPACE = "kueue-system"
 PROFILE_ANNOTATION = "airflow-provider-multikueue/cluster-profile"
 """On a MultiKueueCluster that Kueue reaches by a Secret: the ClusterProfile by which we reach it."""
 GOOGLE = "google"

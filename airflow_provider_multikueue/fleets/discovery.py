@@ -22,6 +22,7 @@ from airflow_provider_multikueue.clusters.google_account import GoogleAccount
 from airflow_provider_multikueue.clusters.kubeconfig import configuration_error, parse
 from airflow_provider_multikueue.decisions.conditions import text_at
 from airflow_provider_multikueue.decisions.connection import FleetConfig, Form, gke_region
+from airflow_provider_multikueue.decisions.rights import KUEUE_NAMESPACE
 from airflow_provider_multikueue.fleets.cluster_profiles import members
 
 __all__ = ["GKE_ANNOTATION", "GKE_LABEL", "Found", "find_workers", "region_of_nodes"]
@@ -35,7 +36,6 @@ GKE_ANNOTATION = "airflow-provider-multikueue/gke-cluster"
 GKE_LABEL = "multikueue-cluster"
 """On a GKE cluster, as a resource label: the name of its MultiKueueCluster."""
 REGION_LABEL = "topology.kubernetes.io/region"
-KUEUE_NAMESPACE = "kueue-system"
 SECRET_TIMEOUT = 60.0
 NODES_SEEN = 20
 NODES_TIMEOUT = 5.0

@@ -20,7 +20,14 @@ from airflow_provider_multikueue.decisions.kueue_versions import (
     version_of_image,
     version_of_schema,
 )
-from airflow_provider_multikueue.decisions.rights import Right, Role, right_for, rights_of
+from airflow_provider_multikueue.decisions.rights import (
+    KUEUE_NAMESPACE,
+    WORKERS_FROM,
+    Right,
+    Role,
+    right_for,
+    rights_of,
+)
 from airflow_provider_multikueue.exceptions import MultiKueueError
 from airflow_provider_multikueue.fleets.credential_report import credential_report
 from airflow_provider_multikueue.fleets.fleet import MANAGER, Fleet, open_fleet, source_of
@@ -36,7 +43,6 @@ Json = dict[str, Any]
 KUEUE = "kueue.x-k8s.io"
 AUTOSCALING = "autoscaling.x-k8s.io"
 DEPLOYMENTS = Resource("apps", "v1", "deployments")
-KUEUE_NAMESPACE = "kueue-system"
 KUEUE_DEPLOYMENT = "kueue-controller-manager"
 PATIENCE = 45.0
 """Seconds for all that is asked of one cluster."""
@@ -105,7 +111,7 @@ async def _cluster(fleet: Fleet, name: str, namespace: str) -> Json:
         entry["kubernetes"] = str((await cluster.version()).get("gitVersion"))
         entry["reached"] = True
         await _kueue(entry, cluster)
-        entry["rights"] = await _rights(entry, cluster, namespace)
+        entry["rights"] = await _rights(entry, cluster, namespace, fleet.config.workers_from)
         entry["rights"] += await _rights_for_kinds(entry, cluster, namespace)
     return entry
 
@@ -218,9 +224,13 @@ async def _queues(fleet: Fleet, namespace: str, manager: Json) -> list[Json]:
 # -- rights
 
 
-async def _rights(entry: Json, cluster: Cluster, namespace: str) -> list[Json]:
+async def _rights(entry: Json, cluster: Cluster, namespace: str, workers_from: str | None) -> list[Json]:
     """Return each verb of the account's role with the API server's own answer whether it is allowed."""
-    rights = rights_of("manager", "manager-reap") if entry["role"] == "manager" else rights_of("worker", "worker-heal")
+    roles: tuple[Role, ...] = ("worker", "worker-heal")
+    if entry["role"] == "manager":
+        finding = WORKERS_FROM.get(workers_from)
+        roles = ("manager", "manager-reap", *((finding,) if finding else ()))
+    rights = rights_of(*roles)
     asked = await asyncio.gather(*(_allowed(cluster, right, namespace) for right in rights))
     for right, answers in zip(rights, asked, strict=True):
         for verb in _denied(answers):
@@ -249,7 +259,7 @@ async def _rights_for_kinds(entry: Json, cluster: Cluster, namespace: str) -> li
 async def _allowed(cluster: Cluster, right: Right, namespace: str) -> list[Json]:
     """Return each verb of a right with the API server's answer."""
     resource = Resource(right.group, "", right.plural, namespaced=right.namespaced)
-    where = namespace if right.namespaced else None
+    where = right.where(namespace)
     answers = await asyncio.gather(
         *(cluster.access(verb, resource, where, subresource=right.subresource) for verb in right.verbs)
     )
@@ -264,7 +274,7 @@ def _denied(answers: Iterable[Json]) -> list[str]:
 
 
 def _find_missing(entry: Json, cluster: Cluster, right: Right, verbs: str, namespace: str) -> None:
-    where = f"in namespace {namespace}" if right.namespaced else "cluster-wide"
+    where = f"in namespace {right.where(namespace)}" if right.namespaced else "cluster-wide"
     _find(entry, LEVELS[right.need], f"may not {verbs} {right.shown} {where} on {cluster.name}: {right.without}.")
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from airflow_provider_multikueue.clusters.client import ApiError, Cluster, Resource
 from airflow_provider_multikueue.decisions.connection import FleetConfig
-from airflow_provider_multikueue.decisions.rights import Right
+from airflow_provider_multikueue.decisions.rights import WORKERS_FROM, Right
 from airflow_provider_multikueue.fleets.fleet import open_fleet
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.shipped_accounts import ACCOUNT, RBAC, RESOURCES
@@ -30,6 +30,8 @@ class Accounts:
     folder: Path
     heal: bool = False
     """Whether the optional roles are given too."""
+    workers_from: str | None = None
+    """How workers are found that are not listed: what that needs is given too."""
     lifetime: int = 3600
     tokens: dict[str, str] = field(default_factory=dict)
 
@@ -48,7 +50,7 @@ class Accounts:
             for name, cluster in clusters.items():
                 for role in self.roles(name):
                     for obj in self.objects(role):
-                        await self._apply(cluster, obj)
+                        await self._apply(cluster, obj, self._where(role))
                 body = {"spec": {"expirationSeconds": self.lifetime}}
                 path = Resource("", "v1", f"serviceaccounts/{ACCOUNT}/token")
                 token = (await cluster.create(path, body, self.namespace))["status"]["token"]
@@ -61,8 +63,12 @@ class Accounts:
     def roles(self, cluster: str) -> tuple[str, ...]:
         """Return the manifests of a cluster."""
         if cluster == "manager":
-            return ("account", "manager", "manager-reap") if self.heal else ("account", "manager")
+            finding = WORKERS_FROM.get(self.workers_from)
+            return ("account", "manager", *(("manager-reap",) if self.heal else ()), *((finding,) if finding else ()))
         return ("account", "worker", "worker-heal") if self.heal else ("account", "worker")
+
+    def _where(self, role: str) -> str:
+        return "kueue-system" if role in WORKERS_FROM.values() else self.namespace
 
     def context(self, cluster: str) -> str:
         extra = self._of_admin()
@@ -75,6 +81,8 @@ class Accounts:
                 json.dumps(str(self.sandbox.kubeconfig)), json.dumps(str(self.folder / "kubeconfig"))
             )
         )
+        if self.workers_from:
+            extra["workers"] = self.workers_from
         return extra | {"namespace": self.namespace, "deployment": "rights"}
 
     def _of_admin(self) -> dict[str, Any]:
@@ -114,11 +122,12 @@ class Accounts:
     async def _put(self, cluster: Cluster, role: dict[str, Any], right: Right, *, allowed: bool) -> None:
         """Change a role, and return when the API server goes by it."""
         await cluster.patch(
-            RESOURCES[role["kind"]], role["metadata"]["name"], {"rules": role["rules"]}, self.namespace, kind="merge"
+            *(RESOURCES[role["kind"]], role["metadata"]["name"], {"rules": role["rules"]}, self._where(right.role)),
+            kind="merge",
         )
         config = yaml.safe_load((self.folder / "kubeconfig").read_text())
         resource = Resource(right.group, "", right.plural)
-        where = self.namespace if right.namespaced else None
+        where = right.where(self.namespace)
         context = self.context(cluster.name)
         async with await Cluster.from_kubeconfig(cluster.name, config=config, context=context) as mine:
             for _ in range(100):
@@ -128,9 +137,9 @@ class Accounts:
                 await asyncio.sleep(0.1)
         raise AssertionError(f"{cluster.name} does not go by the changed role")
 
-    async def _apply(self, cluster: Cluster, obj: dict[str, Any]) -> None:
+    async def _apply(self, cluster: Cluster, obj: dict[str, Any], namespace: str) -> None:
         try:
-            await cluster.create(RESOURCES[obj["kind"]], obj, self.namespace)
+            await cluster.create(RESOURCES[obj["kind"]], obj, namespace)
         except ApiError as error:
             if error.status != 409:
                 raise
@@ -142,4 +151,4 @@ class Accounts:
                 for role in self.roles(name):
                     for obj in self.objects(role):
                         if obj["kind"] != "ServiceAccount":  # it is the same one in the next test
-                            await cluster.delete(RESOURCES[obj["kind"]], obj["metadata"]["name"], self.namespace)
+                            await cluster.delete(RESOURCES[obj["kind"]], obj["metadata"]["name"], self._where(role))

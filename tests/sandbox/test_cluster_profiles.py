@@ -125,7 +125,7 @@ class Gateway:
 
 @pytest.fixture
 async def accounts(fleet: Sandbox, multikueue_namespace: str, tmp_path: Path) -> AsyncIterator[Accounts]:
-    made = Accounts(fleet, multikueue_namespace, tmp_path)
+    made = Accounts(fleet, multikueue_namespace, tmp_path, workers_from="cluster_profiles")
     await made.make()
     yield made
     await made.remove()
@@ -192,10 +192,8 @@ def gateway(accounts: Accounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_job_runs_and_its_log_is_read_through_the_gateway_as_ourselves(
     accounts, profiles, gateway, monkeypatch, caplog
 ):
-    extra = accounts.extra() | {"workers": "cluster_profiles"}
-    # Finding workers is a right of its own, which the administrator has here.
-    extra["manager_kube_config_path"] = str(accounts.sandbox.kubeconfig)
-    monkeypatch.setenv("AIRFLOW_CONN_FLEET", json.dumps({"conn_type": "multikueue", "extra": extra}))
+    connection = {"conn_type": "multikueue", "extra": accounts.extra()}
+    monkeypatch.setenv("AIRFLOW_CONN_FLEET", json.dumps(connection))
     hook = MultiKueueHook("fleet")
     identity = Identity(deployment="rights", dag_id="d", run_id=uuid.uuid4().hex, task_id="t", map_index=-1)
     job = hook.submit(

@@ -22,6 +22,7 @@ from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.decisions.report import job_part
 from airflow_provider_multikueue.decisions.rights import RIGHTS, Right, rights_of
 from airflow_provider_multikueue.exceptions import MultiKueueError
+from airflow_provider_multikueue.fleets.doctor import examine
 from airflow_provider_multikueue.fleets.fleet import open_fleet
 from airflow_provider_multikueue.fleets.follow import follow
 from airflow_provider_multikueue.fleets.stop import delete_job
@@ -104,7 +105,7 @@ async def run(accounts: Accounts, *, regions: list[str] | None = None) -> tuple[
 def missing(text: str, right: Right) -> bool:
     """Return whether a line names the resource, one of its verbs, and the cluster where it is missing."""
     verb, resource = rf"\b({'|'.join(right.verbs)})\b", re.escape(right.resource)
-    cluster = r"\bmanager\b" if right.role == "manager" else r"\bmultikueue-dws-worker-"
+    cluster = r"\bmanager\b" if right.role.startswith("manager") else r"\bmultikueue-dws-worker-"
     return any(all(re.search(part, line) for part in (verb, resource, cluster)) for line in text.splitlines())
 
 
@@ -141,6 +142,32 @@ async def test_without_a_right_the_job_fails_or_goes_on_with_a_line_that_names_i
         assert missing(log, right), log
     if right.resource == "nodes":
         assert report["placement"]["zones"] == []
+
+
+async def test_workers_by_the_secrets_of_kueue_need_a_role_of_their_own(accounts):
+    accounts.workers_from = "manager_secrets"
+    await accounts.make()
+    config = FleetConfig.from_extra(accounts.extra(), conn_id="rights")
+    (right,) = rights_of("manager-secrets")
+    name = next(iter(Sandbox.connection(accounts.sandbox)["extra"]["workers"]))
+
+    async def version() -> str:
+        async with open_fleet(config) as fleet:
+            worker = await fleet.worker(name)
+            assert worker is not None
+            return str((await worker.version())["gitVersion"])
+
+    assert (await version()).startswith("v1.")
+    assert "secrets" not in await _findings(config)
+    async with accounts.without(right):
+        with pytest.raises(Exception, match=r"get secrets.*kueue-system.*manager"):
+            await version()
+        assert "may not get secrets in namespace kueue-system on manager" in await _findings(config)
+
+
+async def _findings(config: FleetConfig) -> str:
+    found = await examine(config)
+    return "\n".join(finding["text"] for finding in found["clusters"][0]["findings"])
 
 
 @pytest.mark.parametrize("heal", [True, False], ids=["may", "may-not"])
