@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -29,6 +30,8 @@ BUDGET = 30.0
 ERROR_BODY = 64 * 1024
 ANSWER_LIMIT = 64 * 1024 * 1024
 """A page of a list: 500 objects of 128 KiB, where most have 10, and etcd takes none of more than 1.5 MiB."""
+STARTING = 15.0
+"""Seconds after an outage in which a refusal is asked about again."""
 LARGE = 1024 * 1024
 """Bytes of JSON that would hold up the event loop for longer than a moment."""
 
@@ -38,15 +41,20 @@ class Sender:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
+        self._away_at = -math.inf
+        """Monotonic seconds at which the server last gave no answer, or none of use."""
 
     def broken(self, error: BaseException, call: Call) -> ApiError:
         """Return the error for an answer that did not come, or not whole."""
+        self._away_at = time.monotonic()
         return from_exception(error, self.transport.name, self.transport.server, call)
 
     def refused(
         self, status: int, answer: bytes | Mapping[str, Any], call: Call, headers: Mapping[str, str]
     ) -> ApiError:
         """Return the error for an answer that refuses."""
+        if status >= 500:
+            self._away_at = time.monotonic()
         return from_answer(status, answer, headers, self.transport.name, call)
 
     async def repeat(self, call: Call, method: str, **request: Any) -> Object:
@@ -59,10 +67,15 @@ class Sender:
                 if attempt and call.verb == "delete" and error.status == 404:
                     return {}  # an earlier attempt did it, its answer was lost
                 pause = max(error.retry_after or 0.0, 0.2 * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311
-                if not error.passing or attempt == ATTEMPTS - 1 or time.monotonic() + pause > until:
+                final = not (error.passing or self._may_be_starting(error))
+                if final or attempt == ATTEMPTS - 1 or time.monotonic() + pause > until:
                     raise
                 await asyncio.sleep(pause)
         raise AssertionError("unreachable")
+
+    def _may_be_starting(self, error: ApiError) -> bool:
+        """Whether the API server may not know its own roles yet: for a moment after a start it forbids everything."""
+        return error.status == 403 and time.monotonic() - self._away_at < STARTING
 
     async def once(
         self,

@@ -242,6 +242,17 @@ async def test_errors_pickle(server, cluster):
     assert (str(copy), copy.status, copy.cluster) == (str(error), 404, "manager")
 
 
+async def test_a_refusal_of_a_server_that_has_just_come_back_is_asked_about_again(server, cluster):
+    server.on("GET", f"{PATH}/train", status(503), status(403, "not yet"), obj("train"))
+    assert (await cluster.get(JOBS, "train", "default"))["metadata"]["name"] == "train"
+
+
+async def test_any_other_refusal_is_final(server, cluster):
+    server.on("GET", f"{PATH}/train", status(403, "never"))
+    assert (await failure(cluster.get(JOBS, "train", "default"))).status == 403
+    assert server.count("GET", f"{PATH}/train") == 1
+
+
 # -- lists
 
 
