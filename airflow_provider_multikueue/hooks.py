@@ -256,7 +256,8 @@ def identity_of_task(ti: TaskInstanceKeys, deployment: str) -> Identity:
 
 def owner_of_task(ti: Any) -> Owner:
     """Return the owner that this try of a task instance is."""
-    return Owner(ti=task_instance_id(ti), attempt=int(ti.try_number))
+    # A trigger's task instance has no max_tries.
+    return Owner(ti=task_instance_id(ti), attempt=int(ti.try_number), max_tries=getattr(ti, "max_tries", None))
 
 
 def run_sync(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_multikueue._compat import BaseOperator, conf
+from airflow_provider_multikueue._compat import AIRFLOW_2, BaseOperator, conf
 from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.links import LINKS, push_manager_link, push_output_link, push_pods_link
 from airflow_provider_multikueue.object_storage import check_uri
@@ -236,7 +236,10 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         return Lifetime(kind="task" if self.wait_until == "finished" else "run", deadline=deadline)
 
     def _conclude(self, context: Context, outcome: Outcome) -> dict[str, Any] | None:
-        """Report; the mark or deletion of the ended job is the last act, so that nothing reported runs again."""
+        """Report; the mark on the ended job is the last act, so that nothing reported runs again.
+
+        A job that succeeded is only deleted when Airflow knows that: until then it is all that says so.
+        """
         from airflow_provider_multikueue.decisions.measures import measures_of_outcome
         from airflow_provider_multikueue.metrics import emit
 
@@ -248,46 +251,67 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             ti.xcom_push("report", report)
         job = report["job"] if report is not None else self._waiting.job
         if job is not None:
-            self._settle(job, outcome, ti)
+            self._settle(job, lambda fleet, job: self._put_away(fleet, job, outcome, ti), ended=outcome.ended)
         if self.wait_until != "submitted":
             emit(measures_of_outcome(outcome, job))
         if outcome.error is not None:
             raise outcome.error
         return report
 
-    def _settle(self, job: Mapping[str, Any], outcome: Outcome, ti: Any) -> None:
+    def _settle(
+        self,
+        job: Mapping[str, Any],
+        act: Callable[[Fleet, Mapping[str, Any]], Coroutine[Any, Any, None]],
+        *,
+        ended: bool,
+    ) -> None:
         """Do with the job what its outcome asks for; that this fails is told, and changes nothing about the outcome."""
         from airflow_provider_multikueue.clusters.client import ApiError
         from airflow_provider_multikueue.exceptions import MultiKueueError
 
         try:
-            self.hook.run(lambda fleet, _: self._put_away(fleet, job, outcome, ti))
+            self.hook.run(lambda fleet, _: act(fleet, job))
         except (ApiError, MultiKueueError) as error:
             where = f"{job['kind']} {job['namespace']}/{job['name']}"
-            again = " Until it is gone, another try or a clear of this task reports it again." if outcome.ended else ""
+            again = " Until it is gone, another try or a clear of this task reports it again." if ended else ""
             self.log.error("%s could not be deleted on the manager or marked as reported: %s%s", where, error, again)
 
     async def _put_away(self, fleet: Fleet, job: Mapping[str, Any], outcome: Outcome, ti: Any) -> None:
-        from airflow_provider_multikueue.fleets.stop import delete_on_manager
+        from airflow_provider_multikueue.decisions.names import Reported
         from airflow_provider_multikueue.fleets.submit import mark_handed_over, mark_reported
 
         push_pods_link(ti, fleet, job, outcome.report and outcome.report["placement"])
         failed = outcome.error is not None
+        kept = self.cleanup == "never" or (self.cleanup == "on_success" and failed)
+        now = datetime.now(UTC).isoformat()
         if outcome.deleted:
             return
         if self.wait_until != "finished" and not failed:
             # Others wait for it now, also if it has ended meanwhile.
-            await mark_handed_over(fleet, job, datetime.now(UTC).isoformat())
-        elif outcome.ended and (self.cleanup == "always" or (self.cleanup == "on_success" and not failed)):
-            await delete_on_manager(fleet, job)
-            self.log.info(
-                "Removed the ended %s %s from the manager (cleanup=%s).", job["kind"], job["name"], self.cleanup
-            )
+            await mark_handed_over(fleet, job, now)
+        elif outcome.ended and not kept and (failed or AIRFLOW_2):
+            await self._remove(fleet, job)
         elif outcome.ended:
-            await mark_reported(fleet, job, datetime.now(UTC).isoformat())
+            if not kept:
+                self._remove_after_success(job)
+            await mark_reported(fleet, job, Reported(at=now, succeeded=not failed, kept=kept))
         elif failed and not _will_retry(ti, outcome.error) and self.on_kill_action == "delete":
             self.log.warning("the task can't follow its job any more: deleting job %s", job["name"])
             await self._delete_if_mine(fleet, job)
+
+    def _remove_after_success(self, job: Mapping[str, Any]) -> None:
+        """Remove the job in the last callback, which Airflow 3 calls when it has taken note of the task's success."""
+
+        def remove(_: Context) -> None:
+            self._settle(job, self._remove, ended=False)
+
+        self.on_success_callback = [*self.on_success_callback, remove]
+
+    async def _remove(self, fleet: Fleet, job: Mapping[str, Any]) -> None:
+        from airflow_provider_multikueue.fleets.stop import delete_on_manager
+
+        await delete_on_manager(fleet, job)
+        self.log.info("Removed the ended %s %s from the manager (cleanup=%s).", job["kind"], job["name"], self.cleanup)
 
 
 class MultiKueueReapOperator(BaseOperator):

@@ -36,6 +36,7 @@ from airflow_provider_multikueue.decisions.names import (
     Identity,
     Lifetime,
     Owner,
+    Reported,
     identity_selector,
     job_name,
     label_value,
@@ -71,7 +72,7 @@ __all__ = [
     "hold",
     "identity_of",
     "identity_selector",
-    "is_reported",
+    "is_report_lost",
     "job_name",
     "label_value",
     "lifetime_of",
@@ -80,6 +81,7 @@ __all__ = [
     "owner_of",
     "parse_manifest",
     "release",
+    "reported",
     "run_duration_of",
 ]
 
@@ -377,9 +379,21 @@ def generation_of(job: Mapping[str, Any] | None) -> int:
     return int(last) if re.fullmatch(r"[0-9]{1,9}", last) else 0
 
 
-def is_reported(job: Mapping[str, Any] | None) -> bool:
-    """Whether the job's end was reported to Airflow."""
-    return bool(_annotation(job, REPORTED))
+def reported(job: Mapping[str, Any] | None) -> Reported | None:
+    """Return how the job's end was reported to Airflow; None if it was not."""
+    return Reported.from_json(_annotation(job, REPORTED))
+
+
+def is_report_lost(job: Mapping[str, Any], owner: Owner) -> bool:
+    """Whether ``owner`` is tried again although an earlier try reported the job's success.
+
+    Airflow tries nothing again that it knows to have succeeded, and a clear raises ``max_tries``: the process died
+    after its last act, before Airflow took note.
+    """
+    before, report = owner_of(job), reported(job)
+    if before is None or report is None or owner.max_tries is None:
+        return False
+    return report.succeeded and before.attempt < owner.attempt and before.max_tries == owner.max_tries
 
 
 def adopt_or_replace(existing: Mapping[str, Any], wanted: Mapping[str, Any]) -> Decision:
@@ -394,6 +408,6 @@ def adopt_or_replace(existing: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
         return "foreign"
     if get_at(existing, ("metadata", "deletionTimestamp")):
         return "replace"
-    if is_reported(existing):
+    if reported(existing):
         return "next_generation"
     return "adopt" if _annotation(existing, MANIFEST) == _annotation(wanted, MANIFEST) else "replace"

@@ -8,7 +8,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
@@ -32,6 +32,7 @@ __all__ = [
     "Identity",
     "Lifetime",
     "Owner",
+    "Reported",
     "cursors_of",
     "identity_selector",
     "job_name",
@@ -108,10 +109,13 @@ class Owner:
 
     ti: str
     attempt: int
+    max_tries: int | None = field(default=None, compare=False)
+    """Airflow's own count: a clear raises it, a retry does not. It says nothing of whose the job is."""
 
     def to_json(self) -> str:
-        """Return the text of the owner annotation: ``{"ti", "try"}``."""
-        return _compact({"ti": self.ti, "try": self.attempt})
+        """Return the text of the owner annotation: ``{"ti", "try", "max_tries"}``."""
+        tries = {"max_tries": self.max_tries} if self.max_tries is not None else {}
+        return _compact({"ti": self.ti, "try": self.attempt, **tries})
 
     @classmethod
     def from_json(cls, text: object) -> Owner | None:
@@ -119,7 +123,31 @@ class Owner:
         data = _mapping(text)
         if data is None or not isinstance(data.get("ti"), str) or not isinstance(data.get("try"), int):
             return None
-        return cls(ti=data["ti"], attempt=data["try"])
+        tries = data.get("max_tries")
+        return cls(ti=data["ti"], attempt=data["try"], max_tries=tries if isinstance(tries, int) else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """That a job's end was reported: whether it was a success, and whether the job is to stay on the manager."""
+
+    at: str
+    succeeded: bool
+    kept: bool
+
+    def to_json(self) -> str:
+        """Return the text of the annotation: ``{"at", "succeeded", "kept"}``."""
+        return _compact({"at": self.at, "succeeded": self.succeeded, "kept": self.kept})
+
+    @classmethod
+    def from_json(cls, text: object) -> Reported | None:
+        """Return what ``text`` says; of a text that nobody can read only that it is there."""
+        if not text:
+            return None
+        data = _mapping(text) or {}
+        return cls(
+            at=str(data.get("at", "")), succeeded=data.get("succeeded") is True, kept=data.get("kept") is not False
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_multikueue.decisions.jobs import identity_of, is_reported, lifetime_of, owner_of
+from airflow_provider_multikueue.decisions.jobs import identity_of, lifetime_of, owner_of, reported
 from airflow_provider_multikueue.decisions.kinds import get_at
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def decide(
         return _keep(f"it belongs to another Airflow, {identity.deployment}")
     if get_at(job, ("metadata", "deletionTimestamp")):
         return _keep("it is being deleted already")
-    if is_reported(job):
+    if (report := reported(job)) and report.kept:
         return _keep("it has ended and was reported; its task keeps it (cleanup=)")
     if lifetime.deadline is not None and now >= lifetime.deadline:
         return _delete(f"its deadline has passed ({lifetime.deadline.isoformat(timespec='seconds')})")

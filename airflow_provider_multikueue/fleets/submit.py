@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_multikueue.decisions import jobs
 from airflow_provider_multikueue.decisions.kinds import KINDS, Kind, find_kind, get_at, outcome
-from airflow_provider_multikueue.decisions.names import HANDED_OVER
+from airflow_provider_multikueue.decisions.names import HANDED_OVER, Reported
 from airflow_provider_multikueue.decisions.report import job_part
 from airflow_provider_multikueue.exceptions import FleetConfigurationError, MultiKueueError
 from airflow_provider_multikueue.fleets import stop
@@ -138,9 +138,9 @@ def _announcement(fleet: Fleet, submitted: Submitted, facts: QueueFacts) -> str:
     )
 
 
-async def mark_reported(fleet: Fleet, job: Mapping[str, Any], when: str) -> None:
+async def mark_reported(fleet: Fleet, job: Mapping[str, Any], report: Reported) -> None:
     """Note on the job that its end was reported, so that a later run of the task begins a new one."""
-    await _mark(fleet, job, jobs.REPORTED, when)
+    await _mark(fleet, job, jobs.REPORTED, report.to_json())
 
 
 async def mark_handed_over(fleet: Fleet, job: Mapping[str, Any], when: str) -> None:
@@ -258,9 +258,10 @@ async def _submit(fleet: Fleet, request: Request, kind: Kind, queue: str, sink: 
         draft, _ = _build(request, 1, queue)
         namespace = draft["metadata"]["namespace"]
         mine = await _mine(fleet, resource, namespace, request.identity)
-        generation = 1 + taken_names + max((jobs.generation_of(job) for job in mine if _is_past(kind, job)), default=0)
+        past = [job for job in mine if _is_past(kind, job) and not jobs.is_report_lost(job, request.owner)]
+        generation = 1 + taken_names + max((jobs.generation_of(job) for job in past), default=0)
         wanted, _ = _build(request, generation, queue)
-        living = [job for job in mine if not _is_past(kind, job)]
+        living = [job for job in mine if job not in past]
         if living:
             taken = await _take(fleet, resource, living[-1], wanted, sink)
             if taken is not None:
@@ -296,7 +297,7 @@ async def _is_foreign(fleet: Fleet, resource: Resource, wanted: Mapping[str, Any
 def _is_past(kind: Kind, job: Mapping[str, Any]) -> bool:
     """Whether a new run of the task has nothing to do with the job any more."""
     handed_over = bool(get_at(job, ("metadata", "annotations", HANDED_OVER))) and outcome(kind, job) is not None
-    return jobs.is_reported(job) or handed_over or bool(job["metadata"].get("deletionTimestamp"))
+    return jobs.reported(job) is not None or handed_over or bool(job["metadata"].get("deletionTimestamp"))
 
 
 async def _mine(fleet: Fleet, resource: Resource, namespace: str, identity: jobs.Identity) -> list[dict[str, Any]]:
@@ -337,8 +338,8 @@ async def _take(
         await stop.delete_job(fleet, {**part, "uid": metadata["uid"]}, sink)
         return None
     annotations = {key: wanted["metadata"]["annotations"][key] for key in (jobs.OWNER, jobs.LIFETIME)}
-    # What a try has not returned yet is not handed over, whatever an earlier one did.
-    annotations |= {HANDED_OVER: None} if HANDED_OVER in metadata["annotations"] else {}
+    # What a try has not returned yet is neither handed over nor reported, whatever an earlier one did.
+    annotations |= {name: None for name in (HANDED_OVER, jobs.REPORTED) if name in metadata["annotations"]}
     body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": annotations}}
     try:
         taken = await fleet.manager.patch(resource, name, body, namespace)

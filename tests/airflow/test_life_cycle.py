@@ -66,6 +66,21 @@ def test_a_killed_process_is_followed_by_one_that_finds_its_job(
     assert len(watcher.output("us-east4", prefix(manifest))) == 1
 
 
+@pytest.mark.parametrize("dag", ["unheard", "unheard_in_worker"])
+def test_a_success_of_which_airflow_did_not_hear_is_reported_again_and_runs_nothing_twice(
+    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher, dag: str
+) -> None:
+    manifest = job("print('once')")
+    run = start(airflow, dag, manifest)
+    assert airflow.sync(airflow.wait_run(dag, run, within=150)) == "success"
+    train = airflow.sync(airflow.task_instance(dag, run, "train"))
+    assert train["try_number"] == 2
+    report = airflow.sync(airflow.xcom(dag, run, "train"))
+    assert (report["phase"], report["placement"]["region"]) == ("SUCCEEDED", "us-east4")
+    assert list(watcher.output("us-east4", prefix(manifest)).values()) == [b"once\n"]
+    until_gone(airflow, watcher, prefix(manifest))
+
+
 def test_a_task_cleared_after_its_success_runs_another_job(
     airflow: LocalAirflow, granting: Sandbox, watcher: Watcher
 ) -> None:

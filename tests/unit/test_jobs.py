@@ -76,7 +76,7 @@ def test_the_seeds_job_is_named_labelled_and_handed_over_without_a_note() -> Non
     assert jobs.lifetime_of(job) == Lifetime(kind="task")
     assert jobs.run_duration_of(job) == 600
     assert jobs.generation_of(job) == 1
-    assert not jobs.is_reported(job)
+    assert jobs.reported(job) is None
 
 
 @pytest.mark.parametrize("by", ["suspend: true", "suspend: false", "completions: 1"])

@@ -15,6 +15,7 @@ from airflow_provider_multikueue.decisions.names import (
     Identity,
     Lifetime,
     Owner,
+    Reported,
     cursors_of,
     identity_selector,
     job_name,
@@ -131,7 +132,20 @@ def test_owner_and_lifetime_survive_their_annotations() -> None:
     assert Owner.from_json(owner.to_json()) == owner
     assert Lifetime.from_json(lifetime.to_json()) == lifetime
     assert owner.to_json() == '{"ti":"0190-uuid","try":2}'
+    assert Owner.from_json(Owner(ti="a", attempt=2, max_tries=3).to_json()).max_tries == 3  # type: ignore[union-attr]
     assert lifetime.to_json() == '{"kind":"run","deadline":"2026-03-01T12:00:00+00:00"}'
+
+
+def test_how_often_a_task_may_be_tried_says_nothing_of_whose_the_job_is() -> None:
+    assert Owner(ti="a", attempt=1, max_tries=1) == Owner(ti="a", attempt=1, max_tries=5) == Owner(ti="a", attempt=1)
+
+
+@pytest.mark.parametrize("text", ["2026-03-01T12:00:00Z", "{", "[]", '{"succeeded": 1}'])
+def test_a_report_that_cannot_be_read_was_made_all_the_same(text: str) -> None:
+    report = Reported.from_json(text)
+    assert report is not None
+    assert (report.succeeded, report.kept) == (False, True)
+    assert Reported.from_json("") is None
 
 
 def test_a_deadline_that_cannot_be_read_gives_no_lifetime() -> None:

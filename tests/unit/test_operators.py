@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from kubernetes.client import V1Container, V1Job, V1JobSpec, V1ObjectMeta, V1PodSpec, V1PodTemplateSpec
 
+from airflow_provider_multikueue._compat import AIRFLOW_2
+from airflow_provider_multikueue.decisions.names import REPORTED, Reported
 from airflow_provider_multikueue.decisions.outcome import Outcome
 from airflow_provider_multikueue.decisions.report import Dispatches, build_report, job_part
 from airflow_provider_multikueue.decisions.workload import Observation, Phase
@@ -78,6 +80,27 @@ def ended(error: Exception | None) -> Outcome:
     return Outcome(report=dict(report), error=error)  # type: ignore[arg-type]
 
 
+@pytest.mark.skipif(AIRFLOW_2, reason="2.11 calls no callback after it has taken note of a success")
+@pytest.mark.parametrize(("cleanup", "removed"), [("always", 1), ("on_success", 1), ("never", 0)])
+def test_a_job_that_succeeded_is_marked_and_only_deleted_when_airflow_knows(
+    refusing: ApiServer, cleanup: Any, removed: int
+):
+    path, own = "/apis/batch/v1/namespaces/default/jobs/train", []
+    refusing.on("PATCH", path, obj("train"))
+    refusing.on("DELETE", path, {})
+    operator = MultiKueueJobOperator(task_id="train", job={}, cleanup=cleanup, on_success_callback=own.append)
+    context: Any = {"ti": Pushed(values={}, try_number=1, max_tries=0)}
+    operator._conclude(context, ended(None))
+    assert refusing.count("DELETE", path) == 0
+    (mark,) = (seen for seen in refusing.seen if seen.method == "PATCH")
+    report = Reported.from_json(mark.body["metadata"]["annotations"][REPORTED])
+    assert (report.succeeded, report.kept) == (True, cleanup == "never")  # type: ignore[union-attr]
+    for callback in operator.on_success_callback:
+        callback(context)
+    assert refusing.count("DELETE", path) == removed
+    assert own == [context]
+
+
 @pytest.mark.parametrize("error", [None, JobFailedError("exit code 3")], ids=["success", "failure"])
 def test_that_the_ended_job_can_not_be_removed_does_not_change_its_outcome(
     refusing: ApiServer, error: JobFailedError | None
@@ -86,6 +109,8 @@ def test_that_the_ended_job_can_not_be_removed_does_not_change_its_outcome(
     context: Any = {"ti": Pushed(values={}, try_number=1, max_tries=0)}
     if error is None:
         assert operator._conclude(context, ended(None))["phase"] == "SUCCEEDED"  # type: ignore[index]
+        for callback in operator.on_success_callback or ():
+            callback(context)
     else:
         with pytest.raises(JobFailedError, match="exit code 3"):
             operator._conclude(context, ended(error))

@@ -16,6 +16,7 @@ from airflow_provider_multikueue.decisions.names import (
     Identity,
     Lifetime,
     Owner,
+    Reported,
 )
 from airflow_provider_multikueue.decisions.reap import GONE, AirflowState, ReapDecision, decide, needs_run
 
@@ -120,6 +121,12 @@ def test_what_is_not_ours_is_kept(annotation: str, text: str | None):
 
 def test_an_ended_job_that_its_task_keeps_is_kept():
     assert not verdict(job(**{REPORTED: "2026-03-01T11:00:00Z"}), AirflowState(state="success")).delete
+
+
+@pytest.mark.parametrize(("task", "deleted"), [("success", True), ("running", False), ("up_for_retry", False)])
+def test_an_ended_job_that_its_task_did_not_come_to_remove_goes_with_its_task(task: str, deleted: bool):
+    report = Reported(at="2026-03-01T11:00:00Z", succeeded=True, kept=False)
+    assert verdict(job(**{REPORTED: report.to_json()}), AirflowState(state=task)).delete is deleted
 
 
 def test_a_job_that_is_being_deleted_is_left_alone():

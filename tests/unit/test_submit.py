@@ -11,11 +11,19 @@ from aiohttp import web
 
 from airflow_provider_multikueue.decisions.jobs import IDENTITY_LABEL, QUEUE_LABEL, build_job
 from airflow_provider_multikueue.decisions.kinds import MULTIKUEUE
-from airflow_provider_multikueue.decisions.names import HANDED_OVER, OWNER, REPORTED, Identity, Lifetime, Owner
+from airflow_provider_multikueue.decisions.names import (
+    HANDED_OVER,
+    OWNER,
+    REPORTED,
+    Identity,
+    Lifetime,
+    Owner,
+    Reported,
+)
 from airflow_provider_multikueue.decisions.report import job_part
 from airflow_provider_multikueue.exceptions import ManifestError
 from airflow_provider_multikueue.fleets.fleet import Fleet, open_fleet
-from airflow_provider_multikueue.fleets.submit import Request, Submitted, mark_handed_over, submit
+from airflow_provider_multikueue.fleets.submit import Request, Submitted, mark_handed_over, mark_reported, submit
 from tests.unit.apiserver import Answer, ApiServer, fleet_config, listed, status
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
@@ -136,7 +144,7 @@ async def second_try(fleet: Fleet, manifest: dict[str, Any] = MANIFEST, **wishes
     request = Request(
         manifest=manifest,
         identity=WHOSE,
-        owner=Owner(ti="one", attempt=wishes.pop("attempt", 2)),
+        owner=Owner(ti="one", attempt=wishes.pop("attempt", 2), max_tries=wishes.pop("max_tries", None)),
         lifetime=Lifetime(kind="task"),
         **{"queue_name": "here"} | wishes,
     )
@@ -192,6 +200,22 @@ async def test_an_ended_job_that_was_reported_or_handed_over_is_followed_by_a_ne
     submitted = await second_try(fleet)
     assert not submitted.adopted
     assert submitted.job["metadata"]["name"] != old["metadata"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("tries", "attempt", "succeeded", "again"),
+    [(2, 2, True, True), (3, 2, True, False), (2, 2, False, False), (None, 2, True, False), (2, 1, True, False)],
+    ids=["retry", "cleared", "retry after a failure", "unknown", "the same try"],
+)
+async def test_a_success_that_airflow_did_not_take_note_of_is_reported_again(
+    manager: Manager, fleet: Fleet, tries: int | None, attempt: int, succeeded: bool, again: bool
+) -> None:
+    old = manager.put(MANIFEST, annotations={OWNER: Owner(ti="one", attempt=1, max_tries=2).to_json()}, status=ENDED)
+    await mark_reported(fleet, job_part(old), Reported(at="2026-03-01", succeeded=succeeded, kept=False))
+    submitted = await second_try(fleet, attempt=attempt, max_tries=tries)
+    assert submitted.adopted is again
+    assert len(manager.jobs) == (1 if again else 2)
+    assert (REPORTED in old["metadata"]["annotations"]) is not again, "it is to be reported anew"
 
 
 async def test_an_ended_job_that_nobody_reported_is_taken_over(manager: Manager, fleet: Fleet) -> None:

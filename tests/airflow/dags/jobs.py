@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from datetime import timedelta
 from typing import Any
 
@@ -13,10 +15,26 @@ from airflow_provider_multikueue.sensors import MultiKueueAdmissionSensor, Multi
 JOB = "{{ dag_run.conf['job'] | tojson }}"
 
 
-def one_job(dag_id: str, *, run_timeout: timedelta | None = None, **operator: Any) -> None:
+class LastWords(MultiKueueJobOperator):
+    """Its first try dies after its last act, before Airflow hears that it succeeded."""
+
+    def _conclude(self, context: Any, outcome: Any) -> Any:
+        report = super()._conclude(context, outcome)
+        if context["ti"].try_number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return report
+
+
+def one_job(
+    dag_id: str,
+    *,
+    run_timeout: timedelta | None = None,
+    operator: type[MultiKueueJobOperator] = MultiKueueJobOperator,
+    **arguments: Any,
+) -> None:
     @dag(dag_id=dag_id, schedule=None, catchup=False, dagrun_timeout=run_timeout)
     def run_one_job() -> None:
-        train = MultiKueueJobOperator(task_id="train", job=JOB, **operator)
+        train = operator(task_id="train", job=JOB, **arguments)
 
         @task
         def after(ti: Any = None) -> Any:
@@ -31,6 +49,8 @@ one_job("deferred", deferrable=True)
 one_job("in_worker", deferrable=False)
 one_job("retried", deferrable=True, retries=2, retry_delay=timedelta(seconds=1))
 one_job("retried_in_worker", deferrable=False, retries=2, retry_delay=timedelta(seconds=1))
+one_job("unheard", operator=LastWords, deferrable=True, retries=2, retry_delay=timedelta(seconds=1))
+one_job("unheard_in_worker", operator=LastWords, deferrable=False, retries=2, retry_delay=timedelta(seconds=1))
 one_job("sturdy", deferrable=True, retries=50, retry_delay=timedelta(seconds=1))
 one_job("impatient", deferrable=True, admission_timeout=timedelta(seconds=8))
 one_job("limited", deferrable=True, execution_timeout=timedelta(seconds=12))
