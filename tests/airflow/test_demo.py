@@ -42,6 +42,8 @@ def test_the_demo_ends_at_once_when_it_is_interrupted(fleet: Sandbox, tmp_path: 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # A shell that runs pytest in the background lets its children ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
