@@ -198,7 +198,7 @@ def _history(fleet: Sandbox, prometheus: Prometheus, send: Any) -> None:
             _grown(prometheus, admitted, before, by=3)
             fleet.capacity("us-east4", mode="starve")
             fleet.capacity("asia-southeast1", mode="grant", after=2)
-            asyncio.run(_submit(fleet, 2, seconds=8))
+            asyncio.run(_submit(fleet, 2, seconds=20))
             _grown(prometheus, admitted, before, by=5)
             fleet.revoke("asia-southeast1")
             _grown(prometheus, evicted, before, by=1)
