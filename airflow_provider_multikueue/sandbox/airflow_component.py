@@ -26,7 +26,7 @@ def log_tail(path: Path, lines: int = 20) -> str:
 class Component:
     """A component such as the scheduler.
 
-    ``started`` is the epoch second of its last start, ``environment`` what its processes are given.
+    ``command`` and ``environment`` are what its processes are given, ``started`` is the epoch second of the last start.
     """
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
@@ -34,7 +34,7 @@ class Component:
         self.log = log
         self.started = 0.0
         self.environment = dict(environment)
-        self._command = command
+        self.command = command
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -54,7 +54,7 @@ class Component:
         self.started = time.time()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command,
+                self.command,
                 env=self.environment,
                 cwd=self.log.parent,
                 stdin=subprocess.DEVNULL,

@@ -36,9 +36,8 @@ def airflow(fleet: Sandbox) -> Iterator[LocalAirflow]:
 @contextmanager
 def second_triggerer(airflow: LocalAirflow) -> Iterator[Component]:
     """Another triggerer of the same Airflow."""
-    environment = airflow.components["triggerer"].environment
-    command = (str(airflow.python), "-m", "airflow", "triggerer", "--skip-serve-logs")
-    second = Component("second", command, environment, airflow.layout.home / "second.log")
+    first = airflow.components["triggerer"]
+    second = Component("second", first.command, first.environment, airflow.layout.home / "second.log")
     second.start()
     try:
         yield second
