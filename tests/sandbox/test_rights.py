@@ -147,22 +147,27 @@ async def test_without_a_right_the_job_fails_or_goes_on_with_a_line_that_names_i
 async def test_workers_by_the_secrets_of_kueue_need_a_role_of_their_own(accounts):
     accounts.workers_from = "manager_secrets"
     await accounts.make()
-    config = FleetConfig.from_extra(accounts.extra(), conn_id="rights")
     (right,) = rights_of("manager-secrets")
     name = next(iter(Sandbox.connection(accounts.sandbox)["extra"]["workers"]))
 
-    async def version() -> str:
-        async with open_fleet(config) as fleet:
+    def config(name: str) -> FleetConfig:
+        """Return a connection like no other: an open fleet is shared, with the workers that it has found."""
+        path = accounts.folder / name
+        path.write_text((accounts.folder / "kubeconfig").read_text())
+        return FleetConfig.from_extra(accounts.extra() | {"manager_kube_config_path": str(path)}, conn_id="rights")
+
+    async def version(seen: FleetConfig) -> str:
+        async with open_fleet(seen) as fleet:
             worker = await fleet.worker(name)
             assert worker is not None
             return str((await worker.version())["gitVersion"])
 
-    assert (await version()).startswith("v1.")
-    assert "secrets" not in await _findings(config)
+    assert (await version(config("with"))).startswith("v1.")
+    assert "secrets" not in await _findings(config("with"))
     async with accounts.without(right):
         with pytest.raises(Exception, match=r"get secrets.*kueue-system.*manager"):
-            await version()
-        assert "may not get secrets in namespace kueue-system on manager" in await _findings(config)
+            await version(config("without"))
+        assert "may not get secrets in namespace kueue-system on manager" in await _findings(config("without"))
 
 
 async def _findings(config: FleetConfig) -> str:
