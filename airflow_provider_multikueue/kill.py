@@ -66,12 +66,16 @@ async def kill(
     owner: jobs.Owner | None,
     state: Callable[[], Awaitable[str | None]],
     sink: Sink,
+    wait: float = stop.GONE_SECONDS,
 ) -> bool:
-    """Delete the job if its task is over and the job is still this owner's (None: whoever's); return whether it was."""
+    """Delete the job if its task is over and the job is still this owner's (None: whoever's); return whether it was.
+
+    ``wait`` is for how many seconds its pods are waited for.
+    """
     if not await _is_over(state):
         sink.record(logging.DEBUG, f"job {job['name']} is kept: its task goes on")
         return False
-    return await delete_if_mine(fleet, job, owner=owner, sink=sink)
+    return await delete_if_mine(fleet, job, owner=owner, sink=sink, wait=wait)
 
 
 async def delete_if_mine(

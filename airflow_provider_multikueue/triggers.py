@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 KILL_SECONDS = 25.0
 """Below the 30 s that Airflow gives an ``on_kill`` in all."""
+GONE_SECONDS = 10.0
+"""How long of that a killed job's pods are waited for; what is left then is said."""
 
 SETTLED_SECONDS = 10.0
 """How long a task is deferred at least.
@@ -55,6 +57,7 @@ class MultiKueueJobTrigger(BaseTrigger):
         self.on_kill_action = on_kill_action
         self.owned = owned
         self._fired = False
+        self._killing: asyncio.Future[None] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the import path, which is stored and must not change, and the arguments."""
@@ -82,12 +85,18 @@ class MultiKueueJobTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Delete the job if a person meant it: Airflow also calls this for healthy tasks, such as at a takeover."""
         if not self._fired and self.on_kill_action == "delete":
-            await uninterrupted(self._kill())
+            self._killing = asyncio.ensure_future(self._kill())
+            await uninterrupted(self._killing)
 
     async def cleanup(self) -> None:
-        """On 2.11, which has no ``on_kill``, look whether this exit was a kill. Elsewhere there is nothing to do."""
+        """Let a kill end, which Airflow waits for a second only: after this the task's log takes no line any more.
+
+        On 2.11, which has no ``on_kill``, look whether this exit was one.
+        """
         if AIRFLOW_2:
             await self.on_kill()
+        elif self._killing is not None:
+            await uninterrupted(self._killing)
 
     @property
     def _ti(self) -> Any:
@@ -137,6 +146,7 @@ class MultiKueueJobTrigger(BaseTrigger):
                         owner=owner_of_task(self._ti) if self.owned else None,
                         state=lambda: task_state(self._ti),
                         sink=LogSink(self.log),
+                        wait=GONE_SECONDS,
                     )
         except Exception:  # whatever it is: Airflow would show nothing of it
             self.log.exception(
@@ -154,7 +164,7 @@ def _reader(ti: Any) -> str | None:
     return f"{owner.ti}/{owner.attempt}"
 
 
-async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+async def uninterrupted(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
     """Await ``work`` to its end; Airflow cancels a trigger that is being stopped anew every second."""
     task = asyncio.ensure_future(work)
     while not task.done():

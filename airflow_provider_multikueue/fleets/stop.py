@@ -25,6 +25,8 @@ __all__ = ["Healer", "delete_job", "delete_on_manager", "left_on_workers"]
 
 GONE_SECONDS = 20.0
 """How long a deletion follows the pods; measured: 0.1 to 4.1 s, plus the pod's own grace period."""
+ANSWER_SECONDS = 5.0
+"""How long a worker may take to say what is left of a job on it."""
 
 FIRST_PAUSE = 60.0
 LONGEST_PAUSE = 600.0
@@ -100,11 +102,11 @@ async def _left_on(fleet: Fleet, worker: str, namespace: str, name: str, pod_lab
         cluster = await fleet.worker(worker)
         if cluster is None:
             return "its pods can't be seen, as this worker is not in the connection"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(ANSWER_SECONDS):
             labels = [JOB_LABEL] if pod_label is None else [JOB_LABEL, pod_label]
             lists = await asyncio.gather(*(cluster.list(PODS, namespace, labels=f"{each}={name}") for each in labels))
     except TimeoutError:
-        return "no answer within 5 s; Kueue removes what is left there when the worker is back"
+        return f"no answer within {ANSWER_SECONDS:.0f} s; Kueue removes what is left there when the worker is back"
     except ApiError as error:
         return f"unknown, Kueue removes what is left there when the worker is back: {error}"
     except MultiKueueError as error:

@@ -28,6 +28,37 @@ def test_a_run_that_is_ended_by_hand_takes_its_job_along(
     until_gone(airflow, watcher, name)
 
 
+@pytest.mark.parametrize("dag", ["deferred", "in_worker"])
+def test_a_task_marked_success_takes_its_job_along(
+    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher, dag: str
+) -> None:
+    run, name = started(airflow, dag)
+    airflow.sync(airflow.mark(dag, run, "train", "success"))
+    until_gone(airflow, watcher, name)
+    assert airflow.sync(airflow.task_state(dag, run, "train")) == "success"
+
+
+def test_a_job_that_is_killed_while_its_worker_is_away_is_said_to_be_left_there_and_goes_later(
+    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher
+) -> None:
+    run, name = started(airflow, "deferred")
+    granting.pause("us-east4-apiserver")
+    try:
+        airflow.sync(airflow.mark("deferred", run, "train", "failed"))
+        until_shown(airflow, "deferred", run, "Kueue removes what is left there when the worker is back")
+    finally:
+        granting.resume("us-east4-apiserver")
+    until_gone(airflow, watcher, name)
+
+
+def test_the_tasks_deadline_holds_in_a_worker_too(airflow: LocalAirflow, granting: Sandbox, watcher: Watcher) -> None:
+    manifest = job("import time\ntime.sleep(600)")
+    run = start(airflow, "limited_in_worker", manifest)
+    assert airflow.sync(airflow.wait_run("limited_in_worker", run, within=90)) == "failed"
+    assert "JobDeadlineError" in airflow.sync(airflow.task_text("limited_in_worker", run, "train"))
+    until_gone(airflow, watcher, prefix(manifest))
+
+
 def test_a_run_past_its_timeout_takes_its_job_along(airflow: LocalAirflow, granting: Sandbox, watcher: Watcher) -> None:
     run, name = started(airflow, "timed")
     airflow.sync(airflow.wait_run("timed", run, within=90))

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.fleet, pytest.mark.timeout(600)]
 
 LINES = 75
 LOST = "an earlier reader was lost"
-LEFT = "another reader goes on"
+LEFT = "Trigger cancelled by user action, invoking on_kill"
 QUICK = {"triggerer.triggerer_health_check_threshold": 12, "triggerer.job_heartbeat_sec": 2}
 
 

@@ -54,6 +54,7 @@ one_job("unheard_in_worker", operator=LastWords, deferrable=False, retries=2, re
 one_job("sturdy", deferrable=True, retries=50, retry_delay=timedelta(seconds=1))
 one_job("impatient", deferrable=True, admission_timeout=timedelta(seconds=8))
 one_job("limited", deferrable=True, execution_timeout=timedelta(seconds=12))
+one_job("limited_in_worker", deferrable=False, execution_timeout=timedelta(seconds=15))
 one_job("timed", deferrable=True, run_timeout=timedelta(seconds=25))
 one_job("kept", deferrable=True, on_kill_action="keep")
 one_job("stored", deferrable=True, log_uri="{{ dag_run.conf['log_uri'] }}")
