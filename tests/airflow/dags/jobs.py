@@ -36,7 +36,7 @@ def one_job(
     def run_one_job() -> None:
         train = operator(task_id="train", job=JOB, **arguments)
 
-        @task
+        @task(retries=arguments.get("retries", 0))
         def after(ti: Any = None) -> Any:
             return ti.xcom_pull("train")["placement"]["region"]
 
