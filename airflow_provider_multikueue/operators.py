@@ -305,7 +305,7 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
         def remove(_: Context) -> None:
             self._settle(job, self._remove, ended=False)
 
-        self.on_success_callback = [*self.on_success_callback, remove]
+        self.on_success_callback = [*(self.on_success_callback or ()), remove]
 
     async def _remove(self, fleet: Fleet, job: Mapping[str, Any]) -> None:
         from airflow_provider_multikueue.fleets.stop import delete_on_manager
