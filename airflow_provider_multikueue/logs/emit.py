@@ -17,6 +17,7 @@ import re
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -152,10 +153,12 @@ class TaskSink:
         if self.waiting:
             self._emitter.hurry()
         if not await self.settle(seconds):
+            self._emitter.forget(self)  # what has its turn meanwhile would come before what is older
             for count, entry in enumerate(self._drain()):
                 self._thinned.add(entry)
-                if count % 64 == 0:
+                if count % 16 == 0:
                     await asyncio.sleep(0)
+            self._emitter.wake(self)
             await self.settle(FLUSH_SECONDS / 10)
         return self._complete
 
@@ -203,11 +206,9 @@ class TaskSink:
         self._empty.clear()
         self._emitter.wake(self)
 
-    def _drain(self) -> list[Entry]:
-        entries = []
+    def _drain(self) -> Iterator[Entry]:
         while self._spool.peek() is not None:
-            entries.append(self._spool.pop())
-        return entries
+            yield self._spool.pop()
 
     def _next(self, limit: int) -> list[Entry]:
         """Take the entries that make the next record."""
