@@ -35,7 +35,7 @@ demo: setup ## a DAG on a real fleet and a real Airflow, followed here from star
 demo-ui: setup ## the same, left running, with its address and password
 	@$(PYTHON) scripts/demo.py --ui
 
-bench: setup ## what waiting and submitting cost, beside Airflow's own Kubernetes trigger: 45 minutes (QUICK=1: 12)
+bench: setup ## what waiting and submitting cost, beside Airflow's own Kubernetes trigger: an hour (QUICK=1: 12)
 	@$(PYTHON) -m bench $(if $(QUICK),--quick)
 
 soak: setup ## an hour with 2,000 waiting tasks, and an API server and a Kueue that come and go

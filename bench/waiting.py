@@ -177,11 +177,12 @@ async def start(
     begun = time.monotonic()
     await process.ask("watch_lag")
     await process.ask("start", jobs=[{"name": job.name, "uid": job.uid} for job in waiting])
-    cpu, quiet = 0.0, 0
+    cpu, quiet, records = 0.0, 0, 0
     while quiet < 2 and time.monotonic() - begun < START_SECONDS:
         seen = await process.ask("measure", seconds=0.5)
-        quiet = quiet + 1 if seen["cpu_percent"] < max(20.0, 0.5 * cpu) else 0
-        cpu = max(cpu, seen["cpu_percent"])
+        busy = seen["cpu_percent"] >= max(20.0, 0.5 * cpu) or process.records > records
+        quiet = 0 if busy else quiet + 1
+        cpu, records = max(cpu, seen["cpu_percent"]), process.records
     after = await counted(context.sandbox.kubeconfig, *clusters)
     counts = difference(after, before)
     seconds = time.monotonic() - begun
