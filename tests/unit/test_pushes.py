@@ -177,6 +177,6 @@ def test_what_the_trigger_had_no_turn_to_write_the_tasks_process_writes(
     report = build_report(seen, job=parse_job_reference(JOB), dispatches=Dispatches(), nodes=[], zones=[])
     placement = {"cluster": "us", "region": "us-east4", "zones": [], "nodes": [], "flavors": {}}
     event = Outcome(report={**report, "placement": placement}, ended=False).to_event()
-    monkeypatch.setattr(MultiKueueJobOperator, "_settle", lambda *_: None)  # for which a manager is needed
+    monkeypatch.setattr(MultiKueueJobOperator, "_settle", lambda *_, **__: None)  # for which a manager is needed
     cls(task_id="t", job="default/train-1").execute_complete({"ti": Instance("t")}, event)
     assert pushed == {"placement": placement}
