@@ -10,7 +10,7 @@ from airflow_provider_multikueue.decisions.report import validate_report
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
 from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.api import Sandbox
-from tests.airflow.conftest import Watcher, job, prefix, start
+from tests.airflow.conftest import Watcher, job, prefix, start, until_shown
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(240)]
 
@@ -63,8 +63,8 @@ def test_the_region_is_known_while_the_job_still_runs(airflow: LocalAirflow, gra
 
     seen = airflow.sync(poll(placement, bool, within=60, what="the placement to be known"))
     assert seen["region"] == "us-east4"  # type: ignore[index]
+    until_shown(airflow, "deferred", run, "begin")  # the placement is known a moment before
     assert airflow.sync(airflow.task_state("deferred", run, "train")) == "deferred"
-    assert "begin" in airflow.sync(airflow.task_text("deferred", run, "train"))
     assert airflow.sync(airflow.wait_run("deferred", run)) == "success"
 
 
