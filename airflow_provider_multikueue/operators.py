@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_multikueue._compat import AIRFLOW_2, BaseOperator, conf
+from airflow_provider_multikueue._compat import AIRFLOW_2, BaseOperator, conf, task_state
 from airflow_provider_multikueue.decisions.orders import Orders
 from airflow_provider_multikueue.links import LINKS, push_manager_link, push_output_link, push_pods_link
 from airflow_provider_multikueue.object_storage import check_uri
@@ -293,17 +293,26 @@ class MultiKueueJobOperator(WaitsForJob, BaseOperator):
             await self._remove(fleet, job)
         elif outcome.ended:
             if not kept:
-                self._remove_after_success(job)
+                self._remove_after_success(job, ti)
             await mark_reported(fleet, job, Reported(at=now, succeeded=not failed, kept=kept))
         elif failed and not _will_retry(ti, outcome.error) and self.on_kill_action == "delete":
             self.log.warning("the task can't follow its job any more: deleting job %s", job["name"])
             await self._delete_if_mine(fleet, job)
 
-    def _remove_after_success(self, job: Mapping[str, Any]) -> None:
-        """Remove the job in the last callback, which Airflow 3 calls when it has taken note of the task's success."""
+    def _remove_after_success(self, job: Mapping[str, Any], ti: Any) -> None:
+        """Remove the job in the last callback, once Airflow has taken note of the task's success.
+
+        Airflow 3 calls it after it has sent the success off, also where that reached nobody.
+        """
+
+        async def act(fleet: Fleet, job: Mapping[str, Any]) -> None:
+            if await task_state(ti) == "success":
+                await self._remove(fleet, job)
+            else:
+                self.log.warning("Airflow has not taken note of the success: %s stays for the next try", job["name"])
 
         def remove(_: Context) -> None:
-            self._settle(job, self._remove, ended=False)
+            self._settle(job, act, ended=False)
 
         self.on_success_callback = [*(self.on_success_callback or ()), remove]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from kubernetes.client import V1Container, V1Job, V1JobSpec, V1ObjectMeta, V1PodSpec, V1PodTemplateSpec
@@ -81,10 +82,14 @@ def ended(error: Exception | None) -> Outcome:
 
 
 @pytest.mark.skipif(AIRFLOW_2, reason="2.11 calls no callback after it has taken note of a success")
-@pytest.mark.parametrize(("cleanup", "removed"), [("always", 1), ("on_success", 1), ("never", 0)])
+@pytest.mark.parametrize(
+    ("cleanup", "state", "removed"),
+    [("always", "success", 1), ("on_success", "success", 1), ("never", "success", 0), ("always", "running", 0)],
+)
 def test_a_job_that_succeeded_is_marked_and_only_deleted_when_airflow_knows(
-    refusing: ApiServer, cleanup: Any, removed: int
+    refusing: ApiServer, monkeypatch: pytest.MonkeyPatch, cleanup: Any, state: str, removed: int
 ):
+    monkeypatch.setattr("airflow_provider_multikueue.operators.task_state", AsyncMock(return_value=state))
     path, own = "/apis/batch/v1/namespaces/default/jobs/train", []
     refusing.on("PATCH", path, obj("train"))
     refusing.on("DELETE", path, {})
@@ -103,8 +108,9 @@ def test_a_job_that_succeeded_is_marked_and_only_deleted_when_airflow_knows(
 
 @pytest.mark.parametrize("error", [None, JobFailedError("exit code 3")], ids=["success", "failure"])
 def test_that_the_ended_job_can_not_be_removed_does_not_change_its_outcome(
-    refusing: ApiServer, error: JobFailedError | None
+    refusing: ApiServer, monkeypatch: pytest.MonkeyPatch, error: JobFailedError | None
 ):
+    monkeypatch.setattr("airflow_provider_multikueue.operators.task_state", AsyncMock(return_value="success"))
     operator = MultiKueueJobOperator(task_id="train", job={})
     context: Any = {"ti": Pushed(values={}, try_number=1, max_tries=0)}
     if error is None:
