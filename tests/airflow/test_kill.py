@@ -16,13 +16,14 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("dag_id", ["deferred", "in_worker"])
-def test_a_task_marked_failed_takes_its_job_along(
-    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher, dag_id: str
+@pytest.mark.parametrize("state", ["failed", pytest.param("success", marks=pytest.mark.fleet)])
+def test_a_task_that_is_marked_takes_its_job_along(
+    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher, dag_id: str, state: str
 ) -> None:
     run, name = started(airflow, dag_id)
-    airflow.sync(airflow.mark(dag_id, run, "train", "failed"))
+    airflow.sync(airflow.mark(dag_id, run, "train", state))
     until_gone(airflow, watcher, name)
-    assert airflow.sync(airflow.task_state(dag_id, run, "train")) == "failed"
+    assert airflow.sync(airflow.task_state(dag_id, run, "train")) == state
 
 
 @pytest.mark.broad

@@ -28,16 +28,6 @@ def test_a_run_that_is_ended_by_hand_takes_its_job_along(
     until_gone(airflow, watcher, name)
 
 
-@pytest.mark.parametrize("dag", ["deferred", "in_worker"])
-def test_a_task_marked_success_takes_its_job_along(
-    airflow: LocalAirflow, granting: Sandbox, watcher: Watcher, dag: str
-) -> None:
-    run, name = started(airflow, dag)
-    airflow.sync(airflow.mark(dag, run, "train", "success"))
-    until_gone(airflow, watcher, name)
-    assert airflow.sync(airflow.task_state(dag, run, "train")) == "success"
-
-
 def test_a_job_that_is_killed_while_its_worker_is_away_is_said_to_be_left_there_and_goes_later(
     airflow: LocalAirflow, granting: Sandbox, watcher: Watcher
 ) -> None:
