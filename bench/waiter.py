@@ -78,7 +78,7 @@ class Waiter:
     def __init__(self, make: Callable[[dict[str, str]], Any]) -> None:
         self.lag = Lag()
         self._make = make
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._events: dict[str, tuple[float, Any]] = {}
         self._news = asyncio.Event()
         self._empty = memory_bytes()
@@ -87,14 +87,16 @@ class Waiter:
         """Let a trigger wait for each of the jobs."""
         for job in jobs:
             waiting = self._wait(job["name"], self._make(job))
-            self._tasks.append(asyncio.get_running_loop().create_task(waiting, context=contextvars.copy_context()))
+            task = asyncio.get_running_loop().create_task(waiting, context=contextvars.copy_context())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         await asyncio.sleep(0)
         return {"waiting": self.waiting}
 
     @property
     def waiting(self) -> int:
         """How many triggers have not fired."""
-        return sum(not task.done() for task in self._tasks)
+        return len(self._tasks)
 
     async def _wait(self, name: str, trigger: Any) -> None:
         try:
