@@ -43,8 +43,9 @@ SETTLED = 40.0
 what is odd half a minute after a submission."""
 IDLE = 20.0
 """Seconds for what is used, and as many for the loop's lag."""
-SINGLE_ENDS = 60
-SINGLE_PAUSE = 0.25
+SINGLE_ENDS = 200
+"""So many that the 99th percentile is not the worst of them alone."""
+SINGLE_PAUSE = 0.1
 BURST = 1000
 Ending = Callable[[Sequence[Job]], Awaitable[dict[str, End]]]
 """Writes what ends the waits for these jobs, and returns when it did."""

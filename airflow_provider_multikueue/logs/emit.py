@@ -1,9 +1,10 @@
 """Lines and records on their way into task logs.
 
 A triggerer's log is a narrow pipe: each record is a blocking write in its event loop, to one supervisor that serves all
-triggers, and above some 500 records or half a megabyte a second everything in the process suffers. So all tasks of an
-event loop share one `Emitter`: what they have to say waits in a spool of each task, lines that wait together become one
-record, and the tasks take turns. A process that has a task's log to itself needs none of this and uses a `DirectSink`.
+triggers, and above some 500 records or half a megabyte a second (less with a slow database, see `Pace`) everything in
+the process suffers. So all tasks of an event loop share one `Emitter`: what they have to say waits in a spool of each
+task, lines that wait together become one record, and the tasks take turns. A process that has a task's log to itself
+needs none of this and uses a `DirectSink`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from airflow_provider_multikueue.bell import Bell
+from airflow_provider_multikueue.logs.pace import Pace
 from airflow_provider_multikueue.logs.sinks import (
     DirectSink,
     Headings,
@@ -42,8 +44,6 @@ __all__ = ["DirectSink", "Emitter", "LineSink", "Sink", "TaskSink", "line_sink",
 
 RECORDS_PER_SECOND: Final = 500.0
 BYTES_PER_SECOND: Final = 500_000.0
-BURST: Final = 0.25
-"""Seconds' worth of the budget that may be spent at once."""
 TICK: Final = 0.05
 """Lines that come within this time are joined; it bounds what joining adds to the delay."""
 SLICE: Final = 0.008
@@ -234,7 +234,8 @@ class TaskSink:
 
     def _write(self, level: int, text: str) -> None:
         try:
-            self._context.run(_log, self._log, level, text)
+            with self._emitter.pace.writing():
+                self._context.run(_log, self._log, level, text)
         except Exception:  # noqa: BLE001 - the supervisor is gone: nobody can read it any more
             self._broken = True
             self._spool.close()
@@ -267,9 +268,7 @@ class Emitter:
         bytes_per_second: float = BYTES_PER_SECOND,
         disk_bytes: int = DISK_BYTES,
     ) -> None:
-        self._rates = (records_per_second, bytes_per_second)
-        self._left = [records_per_second * BURST, bytes_per_second * BURST]
-        self._filled = time.monotonic()
+        self.pace = Pace(records_per_second, bytes_per_second, now=time.monotonic())
         self._quota = Quota(disk_bytes)
         self._queue: OrderedDict[TaskSink, None] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
@@ -317,26 +316,23 @@ class Emitter:
     def _serve(self) -> bool:
         """Write what the budget allows; return whether it ended for the time that it took."""
         started = time.monotonic()
-        self._refill(started)
+        self.pace.refill(started)
         for _ in range(len(self._queue)):
-            if min(self._left) <= 0:
+            if self.pace.room <= 0:
                 return False
             if time.monotonic() - started > SLICE:
                 return True
             sink, _ = self._queue.popitem(last=False)
             if sink.waiting:
-                most = CROWD_BYTES if len(self._queue) > CROWD else RECORD_BYTES
-                size = sink.emit(min(most, max(int(self._left[1]), SMALL_BYTES)))
-                self._left[0] -= 1
-                self._left[1] -= size
+                self.pace.spend(sink.emit(self._limit()))
             if sink.waiting:
                 self._queue.setdefault(sink)
         return bool(self._queue)
 
-    def _refill(self, now: float) -> None:
-        passed, self._filled = now - self._filled, now
-        for index, rate in enumerate(self._rates):
-            self._left[index] = min(self._left[index] + rate * passed, rate * BURST)
+    def _limit(self) -> int:
+        """Return how large the next record may be: a short wait if it finds the pipe full."""
+        most = CROWD_BYTES if len(self._queue) > CROWD else RECORD_BYTES
+        return max(int(min(most * self.pace.share, self.pace.room)), SMALL_BYTES)
 
 
 _emitters: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Emitter] = weakref.WeakKeyDictionary()
