@@ -3,7 +3,7 @@
 Looked for: an end that nobody noticed, memory that grows, connections that pile up. A line a minute says how it is; the
 exit code is 1 if anything was found. Each API server that starts anew has forgotten the versions that watches go on
 from, and every watch ends after five minutes anyway. The jobs' queue has no quota, so that they wait; their ends are
-written by hand.
+written by hand, and a job whose end was noticed is deleted, as the operator does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.__main__ import fleet
 from bench.context import Context
 from bench.machine import describe
 from bench.waiting import Process, started
-from bench.waiting_jobs import NAMESPACE, QUEUE, Job, end_job, make_job, make_jobs, remove_jobs
+from bench.waiting_jobs import JOBS, NAMESPACE, QUEUE, Job, end_job, make_job, make_jobs, remove_jobs
 
 __all__ = ["main"]
 
@@ -57,6 +57,7 @@ class Soak:
     process: Process
     until: float
     ended: dict[str, float] = field(default_factory=dict)
+    past: list[str] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
     noticed: int = 0
     slowest: float = 0.0
@@ -86,6 +87,7 @@ class Soak:
                 self.waiting.append(new := await self._replacement())
                 async with self.lock:
                     await self.process.ask("start", jobs=[{"name": new.name, "uid": new.uid}])
+            await self._clean_up()
             await asyncio.sleep(random.uniform(0, 2 * END_PAUSE))
 
     async def _end(self, job: Job) -> bool:
@@ -106,6 +108,15 @@ class Soak:
                 return await make_job(self.manager, f"soak-{self.made:06}", kueue=True)
             except ApiError:
                 await asyncio.sleep(END_PAUSE)
+
+    async def _clean_up(self) -> None:
+        while self.past:
+            try:
+                await self.manager.delete(JOBS, self.past[0], NAMESPACE)
+            except ApiError as error:
+                if error.status != 404:
+                    return  # the API server is away: later
+            del self.past[0]
 
     async def _outages(self) -> None:
         sandbox = self.context.sandbox
@@ -142,6 +153,7 @@ class Soak:
             if name in self.ended:
                 self.noticed += 1
                 self.slowest = max(self.slowest, at - self.ended.pop(name))
+                self.past.append(name)
 
     def judgement(self) -> list[str]:
         """Return what is wrong."""

@@ -22,6 +22,7 @@ from airflow_provider_multikueue.decisions.names import Identity, Lifetime, Owne
 from bench.context import MANAGER_CONTEXT, Context
 
 __all__ = [
+    "JOBS",
     "NAMESPACE",
     "QUEUE",
     "End",
