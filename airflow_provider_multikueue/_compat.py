@@ -66,6 +66,7 @@ __all__ = [
     "connection_form_widgets",
     "get_connection",
     "initialize_metrics",
+    "log_output",
     "mask_secrets",
     "push_xcom",
     "stored_xcom",
@@ -108,6 +109,16 @@ def task_instance_id(ti: TaskInstanceKeys) -> str:
     if not AIRFLOW_2:
         return str(getattr(ti, "id"))  # noqa: B009 - absent from the 2.11 class
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"))
+
+
+def log_output() -> Any:
+    """Return the file that this process' records are written to, which may be the way to a supervisor; None if unknown.
+
+    It is no public name of Airflow 3. Airflow 2.11 has no supervisor.
+    """
+    if AIRFLOW_2:  # until 2.11 goes
+        return None
+    return getattr(import_module("structlog").get_config().get("logger_factory"), "io", None)
 
 
 async def task_state(ti: TaskInstanceKeys) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_multikueue.clusters.client import Cluster
-from airflow_provider_multikueue.logs.emit import Emitter
+from airflow_provider_multikueue.logs.emit import Emitter, log_pipe
 from airflow_provider_multikueue.logs.lines import LineDecoder
 from airflow_provider_multikueue.logs.reader import PodLogs
 from airflow_provider_multikueue.logs.text import Levels, blocks
@@ -186,7 +186,7 @@ async def idle(trigger: LogTrigger) -> dict[str, Any]:
 
 
 async def _follow(trigger: LogTrigger, names: Sequence[str]) -> dict[str, Any]:
-    log, emitter, lag = Kept(trigger.log), Emitter(), Lag()
+    log, emitter, lag = Kept(trigger.log), Emitter(pipe=log_pipe()), Lag()
     async with AsyncExitStack() as stack:
         cluster = await Cluster.from_kubeconfig("bench", config=access(trigger.server))
         await stack.enter_async_context(cluster)

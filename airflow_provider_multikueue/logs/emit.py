@@ -1,9 +1,10 @@
 """Lines and records on their way into task logs.
 
 A triggerer's log is a narrow pipe: each record is a blocking write in its event loop, to one supervisor that serves all
-triggers, and above some 500 records or half a megabyte a second (less with a slow database, see `Pace`) everything in
-the process suffers. So all tasks of an event loop share one `Emitter`: what they have to say waits in a spool of each
-task, lines that wait together become one record, and the tasks take turns. A process that has a task's log to itself
+triggers. Above some 500 records or half a megabyte a second everything in the process suffers; with a slow database
+sooner, since the supervisor reads 4 KiB between two rounds of queries. So all tasks of an event loop share one
+`Emitter`: what they have to say waits in a spool of each task, lines that wait together become one record, the tasks
+take turns, and nothing is written that would have to wait for the supervisor. A process that has a task's log to itself
 needs none of this and uses a `DirectSink`.
 """
 
@@ -15,6 +16,8 @@ import contextvars
 import logging
 import os
 import re
+import select
+import stat
 import time
 import weakref
 from collections import OrderedDict
@@ -22,8 +25,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from airflow_provider_multikueue._compat import log_output
 from airflow_provider_multikueue.bell import Bell
-from airflow_provider_multikueue.logs.pace import Pace
 from airflow_provider_multikueue.logs.sinks import (
     DirectSink,
     Headings,
@@ -40,10 +43,12 @@ from airflow_provider_multikueue.logs.text import LATE_SPAN, RECORD_BYTES, Block
 if TYPE_CHECKING:
     from airflow_provider_multikueue.logs.lines import Mark
 
-__all__ = ["DirectSink", "Emitter", "LineSink", "Sink", "TaskSink", "line_sink", "shared_emitter"]
+__all__ = ["DirectSink", "Emitter", "LineSink", "Sink", "TaskSink", "line_sink", "log_pipe", "shared_emitter"]
 
 RECORDS_PER_SECOND: Final = 500.0
 BYTES_PER_SECOND: Final = 500_000.0
+BURST: Final = 0.25
+"""Seconds' worth of the budget that may be spent at once."""
 TICK: Final = 0.05
 """Lines that come within this time are joined; it bounds what joining adds to the delay."""
 SLICE: Final = 0.008
@@ -234,8 +239,7 @@ class TaskSink:
 
     def _write(self, level: int, text: str) -> None:
         try:
-            with self._emitter.pace.writing():
-                self._context.run(_log, self._log, level, text)
+            self._context.run(_log, self._log, level, text)
         except Exception:  # noqa: BLE001 - the supervisor is gone: nobody can read it any more
             self._broken = True
             self._spool.close()
@@ -259,7 +263,10 @@ def _enabled(log: Any, level: int) -> bool:
 
 
 class Emitter:
-    """Shares what the log of this event loop can carry among its tasks, in turn, one record each."""
+    """Shares what the log of this event loop can carry among its tasks, in turn, one record each.
+
+    ``pipe`` is the descriptor of the socket that the records go through, if there is one.
+    """
 
     def __init__(
         self,
@@ -267,13 +274,20 @@ class Emitter:
         records_per_second: float = RECORDS_PER_SECOND,
         bytes_per_second: float = BYTES_PER_SECOND,
         disk_bytes: int = DISK_BYTES,
+        pipe: int | None = None,
     ) -> None:
-        self.pace = Pace(records_per_second, bytes_per_second, now=time.monotonic())
+        self._rates = (records_per_second, bytes_per_second)
+        self._left = [records_per_second * BURST, bytes_per_second * BURST]
+        self._filled = time.monotonic()
         self._quota = Quota(disk_bytes)
         self._queue: OrderedDict[TaskSink, None] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
         self._hurried = Bell()
         self._parent = os.getppid()
+        self._pipe: select.poll | None = None
+        if pipe is not None:
+            self._pipe = select.poll()
+            self._pipe.register(pipe, select.POLLOUT)
 
     @property
     def orphaned(self) -> bool:
@@ -314,25 +328,41 @@ class Emitter:
         self._hurried.clear()
 
     def _serve(self) -> bool:
-        """Write what the budget allows; return whether it ended for the time that it took."""
+        """Write what the budget allows and the pipe takes; return whether there was more to write at once."""
         started = time.monotonic()
-        self.pace.refill(started)
+        self._refill(started)
         for _ in range(len(self._queue)):
-            if self.pace.room <= 0:
+            if min(self._left) <= 0:
                 return False
-            if time.monotonic() - started > SLICE:
+            if time.monotonic() - started > SLICE or self._full():
                 return True
             sink, _ = self._queue.popitem(last=False)
             if sink.waiting:
-                self.pace.spend(sink.emit(self._limit()))
+                most = CROWD_BYTES if len(self._queue) > CROWD else RECORD_BYTES
+                size = sink.emit(min(most, max(int(self._left[1]), SMALL_BYTES)))
+                self._left[0] -= 1
+                self._left[1] -= size
             if sink.waiting:
                 self._queue.setdefault(sink)
         return bool(self._queue)
 
-    def _limit(self) -> int:
-        """Return how large the next record may be: a short wait if it finds the pipe full."""
-        most = CROWD_BYTES if len(self._queue) > CROWD else RECORD_BYTES
-        return max(int(min(most * self.pace.share, self.pace.room)), SMALL_BYTES)
+    def _full(self) -> bool:
+        """Return whether the supervisor is behind: a socket counts as full from a quarter of its buffer on."""
+        return self._pipe is not None and not self._pipe.poll(0)
+
+    def _refill(self, now: float) -> None:
+        passed, self._filled = now - self._filled, now
+        for index, rate in enumerate(self._rates):
+            self._left[index] = min(self._left[index] + rate * passed, rate * BURST)
+
+
+def log_pipe() -> int | None:
+    """Return the descriptor of the socket that takes this process' records to its supervisor; None if there is none."""
+    try:
+        number = int(log_output().fileno())
+        return number if stat.S_ISSOCK(os.fstat(number).st_mode) else None
+    except (AttributeError, OSError, TypeError, ValueError):
+        return None
 
 
 _emitters: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Emitter] = weakref.WeakKeyDictionary()
@@ -340,4 +370,7 @@ _emitters: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Emitter] = weakr
 
 def shared_emitter() -> Emitter:
     """Return the emitter of the running event loop."""
-    return _emitters.setdefault(asyncio.get_running_loop(), Emitter())
+    loop = asyncio.get_running_loop()
+    if loop not in _emitters:
+        _emitters[loop] = Emitter(pipe=log_pipe())
+    return _emitters[loop]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
+import socket
+import subprocess
+import sys
 import time
 
 import pytest
 
+from airflow_provider_multikueue._compat import AIRFLOW_2
 from airflow_provider_multikueue.logs import emit
 from airflow_provider_multikueue.logs.emit import Emitter, shared_emitter
 from airflow_provider_multikueue.logs.sinks import SETTLED_SECONDS, Positions
@@ -119,6 +124,47 @@ async def test_the_budget_is_kept_and_shared(log):
     assert max(len(text) for *_, text in log.records) <= emit.RECORD_BYTES
     flood.close()
     calm.close()
+
+
+async def test_nothing_is_written_while_the_supervisor_is_behind(log):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                ours.send(b"x" * 4096)
+        async with Emitter(pipe=ours.fileno()).sink(log) as sink:
+            sink.record(logging.INFO, "it waits in the spool")
+            assert not await sink.settle(0.3)
+            assert log.records == []
+            theirs.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while theirs.recv(65_536):
+                    pass
+            assert await sink.settle(5)
+    assert log.of("nobody") == ["it waits in the spool"]
+
+
+AS_A_SUPERVISOR_DOES = """
+import os, socket
+from airflow.sdk.execution_time.supervisor import _configure_logs_over_json_channel
+from airflow_provider_multikueue.logs.emit import log_pipe
+print(log_pipe())
+ours, theirs = socket.socketpair()
+_configure_logs_over_json_channel(ours.fileno())
+print(log_pipe() == ours.fileno())
+"""
+
+
+@pytest.mark.skipif(AIRFLOW_2, reason="Airflow 2.11 has no supervisor")
+def test_the_pipe_to_the_supervisor_is_found():
+    done = subprocess.run((sys.executable, "-c", AS_A_SUPERVISOR_DOES), capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == ["None", "True"]
+
+
+@pytest.mark.skipif(not AIRFLOW_2, reason="Airflow 3 has one")
+def test_there_is_no_pipe_without_a_supervisor():
+    assert emit.log_pipe() is None
 
 
 async def test_a_flood_past_the_spool_is_thinned_but_errors_and_the_last_lines_stay(log):
