@@ -13,8 +13,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +131,8 @@ class ShippedAccounts(Sandbox):
 
         async def grant(context: str, cluster: Cluster) -> None:
             roles = self._roles(context)
-            for role in roles:
-                for obj in yaml.safe_load_all((RBAC / f"{role}.yaml").read_text()):
-                    await apply(cluster, obj, namespace)
+            for obj in objects(*roles):
+                await apply(cluster, obj, namespace)
             async with await Cluster.from_kubeconfig(context, path=str(self.restricted), context=context) as mine:
                 for right in rights_of(*roles):
                     where = namespace if right.namespaced else None
@@ -141,6 +140,30 @@ class ShippedAccounts(Sandbox):
                     await _until_allowed(mine, right.verbs[-1], resource, where, right.subresource)
 
         await self._each(grant)
+
+    @contextmanager
+    def granted(self, role: Role) -> Iterator[None]:
+        """Give the manager's account a further role for a while."""
+
+        async def grant() -> None:
+            async with self._admin() as ((_, manager), *_):
+                for obj in objects(role):
+                    await apply(manager, obj, HOME)
+            context = self.spec.manager_context
+            async with await Cluster.from_kubeconfig(context, path=str(self.restricted), context=context) as mine:
+                for right in rights_of(role):
+                    await _until_allowed(mine, right.verbs[-1], Resource(right.group, "", right.plural), None, None)
+
+        async def take() -> None:
+            async with self._admin() as ((_, manager), *_):
+                for obj in objects(role):
+                    await manager.delete(RESOURCES[obj["kind"]], obj["metadata"]["name"], HOME)
+
+        asyncio.run(grant())
+        try:
+            yield
+        finally:
+            asyncio.run(take())
 
     def _roles(self, context: str) -> tuple[Role, ...]:
         return ("manager",) if context == self.spec.manager_context else ("worker", "worker-heal")
@@ -158,6 +181,11 @@ class ShippedAccounts(Sandbox):
             yield list(zip(contexts, clusters, strict=True))
         finally:
             await asyncio.gather(*(cluster.close() for cluster in clusters))
+
+
+def objects(*roles: Role) -> list[dict[str, Any]]:
+    """Return what is in the roles' files."""
+    return [obj for role in roles for obj in yaml.safe_load_all((RBAC / f"{role}.yaml").read_text())]
 
 
 async def _until_allowed(

@@ -63,11 +63,13 @@ class ApiError(Exception):
         self.cluster = cluster
         self.retry_after = retry_after
         self.causes = causes or []
+        self.starting = False
+        """Whether the server refuses because it may not know its own roles yet: after a start it forbids everything."""
 
     @property
     def passing(self) -> bool:
         """Whether the same request may well succeed a little later."""
-        return self.status in PASSING and not self.too_large
+        return (self.status in PASSING and not self.too_large) or self.starting
 
     @property
     def too_large(self) -> bool:

@@ -31,7 +31,7 @@ ERROR_BODY = 64 * 1024
 ANSWER_LIMIT = 64 * 1024 * 1024
 """A page of a list: 500 objects of 128 KiB, where most have 10, and etcd takes none of more than 1.5 MiB."""
 STARTING = 15.0
-"""Seconds after an outage in which a refusal is asked about again."""
+"""Seconds after an outage in which a refusal may be that of a server that is still starting."""
 LARGE = 1024 * 1024
 """Bytes of JSON that would hold up the event loop for longer than a moment."""
 
@@ -55,7 +55,9 @@ class Sender:
         """Return the error for an answer that refuses."""
         if status >= 500:
             self._away_at = time.monotonic()
-        return from_answer(status, answer, headers, self.transport.name, call)
+        error = from_answer(status, answer, headers, self.transport.name, call)
+        error.starting = status == 403 and time.monotonic() - self._away_at < STARTING
+        return error
 
     async def repeat(self, call: Call, method: str, **request: Any) -> Object:
         """Send a request that may be sent twice, up to five times, no new attempt after 30 s."""
@@ -67,15 +69,10 @@ class Sender:
                 if attempt and call.verb == "delete" and error.status == 404:
                     return {}  # an earlier attempt did it, its answer was lost
                 pause = max(error.retry_after or 0.0, 0.2 * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311
-                final = not (error.passing or self._may_be_starting(error))
-                if final or attempt == ATTEMPTS - 1 or time.monotonic() + pause > until:
+                if not error.passing or attempt == ATTEMPTS - 1 or time.monotonic() + pause > until:
                     raise
                 await asyncio.sleep(pause)
         raise AssertionError("unreachable")
-
-    def _may_be_starting(self, error: ApiError) -> bool:
-        """Whether the API server may not know its own roles yet: for a moment after a start it forbids everything."""
-        return error.status == 403 and time.monotonic() - self._away_at < STARTING
 
     async def once(
         self,

@@ -278,7 +278,7 @@ class SharedWatch:
 
     def _failed(self, error: Exception) -> float:
         """Take note of a failure; return the seconds to wait before the next attempt."""
-        status = error.status if isinstance(error, ApiError) else 0
+        status = error.status if isinstance(error, ApiError) and not error.starting else 0
         if status == 410 and self._version and time.monotonic() - self._listed_at >= STABLE:
             self._version = ""  # the server's ordinary way to say: list anew
             return BACKOFF[0] * random.random()  # noqa: S311 - not all at once

@@ -250,7 +250,7 @@ class ContainerStream:
         if error.status == 400 and "waiting to start" in error.message:
             self._failures += 1
             return self._backoff(FIRST_PAUSE, LAST_PAUSE)
-        if error.status == 403:
+        if error.status == 403 and not error.starting:
             return None if self._listener.refused() or self.run.ended else REFUSED_PAUSE
         pause = self._after_failure(str(error))
         return max(pause, error.retry_after or 0.0)

@@ -150,6 +150,18 @@ async def test_refusals_that_pass_are_outlasted(kubelet, cluster, out, status):
     assert out.lines == ["one"]
 
 
+async def test_a_refusal_of_a_server_that_has_just_come_back_is_no_missing_right(kubelet, cluster, out):
+    kubelet.faults = [503, 403, 403]
+    pod = Pod(kubelet, "a")
+    pod.start()
+    pod.write("one")
+    pod.end()
+    logs = PodLogs(sink=out)
+    logs.update(cluster, None, [pod.status()])
+    await logs.drain(10)
+    assert (out.lines, out.remarks) == (["one"], ["── pod a in worker-us ──"])
+
+
 async def test_a_silent_stream_does_not_hold_up_the_end(kubelet, cluster, out):
     kubelet.faults = ["silent"]
     pod = Pod(kubelet, "a")

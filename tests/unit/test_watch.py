@@ -286,6 +286,13 @@ async def test_a_latecomer_waits_until_the_server_answers(server, jobs, monkeypa
     assert names(late) == ["old-0"]
 
 
+async def test_a_refusal_of_a_server_that_has_just_come_back_is_no_missing_right(server, jobs):
+    server.on("GET", PATH, status(503), status(403, "not yet"))
+    a = jobs.subscribe("a", Bell())
+    await until(lambda: a.trouble and '"list" on "jobs.batch"' in a.trouble.text)
+    assert a.trouble.status == 0
+
+
 async def test_a_cluster_that_refuses_is_told_at_once_and_tried_again(server, jobs):
     server.on("GET", PATH, status(403, "no"), status(403, "no"), listed(obj("a")))
     bell = Bell()
