@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_multikueue.decisions.names import DEPLOYMENT_LABEL
 from airflow_provider_multikueue.sandbox.airflow import LocalAirflow
+from airflow_provider_multikueue.sandbox.airflow_rest import AirflowApiError
 from airflow_provider_multikueue.sandbox.airflow_runs import poll
 from airflow_provider_multikueue.sandbox.api import Sandbox
 from tests.airflow.conftest import HERE, LONG, Watcher, job, prefix, started, until_gone, until_shown
@@ -26,7 +27,9 @@ def test_each_run_of_a_backfill_has_a_job_of_its_own(
         "to_date": "2026-01-03T00:00:00Z",
         "dag_run_conf": {"job": manifest},
     }
-    airflow.sync(airflow.api.post("/backfills", wanted))
+    airflow.sync(
+        poll(lambda: ask_for_backfill(airflow, wanted), lambda made: made is not None, within=60, what="a backfill")
+    )
     listed = airflow.sync(
         poll(
             lambda: airflow.api.get("/dags/daily/dagRuns"),
@@ -40,6 +43,16 @@ def test_each_run_of_a_backfill_has_a_job_of_its_own(
     reports = [airflow.sync(airflow.xcom("daily", run, "train")) for run in runs]
     assert len({report["job"]["name"] for report in reports}) == 3
     assert list(watcher.output("us-east4", prefix(manifest)).values()) == [b"a day\n"] * 3
+
+
+async def ask_for_backfill(airflow: LocalAirflow, wanted: dict[str, Any]) -> Any:
+    """Return the backfill; None while SQLite is locked, for which Airflow answers 503."""
+    try:
+        return await airflow.api.post("/backfills", wanted)
+    except AirflowApiError as error:
+        if error.status != 503:
+            raise
+        return None
 
 
 def test_two_airflows_share_a_fleet_without_touching_each_others_jobs(
