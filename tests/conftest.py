@@ -5,6 +5,7 @@ import tempfile
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import hypothesis  # noqa: F401 - else its plugin compiles it at the very end, when a collected socket can break Python 3.11
 import pytest
 
 if TYPE_CHECKING:
