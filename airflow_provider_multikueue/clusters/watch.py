@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_provider_multikueue.clusters import attempts
 from airflow_provider_multikueue.clusters.client import ApiError
 from airflow_provider_multikueue.clusters.store import Known, Store
 from airflow_provider_multikueue.clusters.subscription import Subscription, Trouble
@@ -41,19 +42,8 @@ GETS_AT_MOST = 20
 """Objects that are fetched one by one; for more, one list is cheaper."""
 LIST_PAUSE = 2.0
 """Seconds between two lists on behalf of newcomers."""
-BACKOFF = (0.25, 30.0)
-SHORT_BACKOFF = 2.0
-"""The most where the server has accepted the watch before it broke: it is there, and a pod's end must not be missed."""
-PATIENT = 6
-"""So many failures in a row are repeated without a growing pause: a short fault must not hide a pod's short life."""
-TOLD_AFTER = 3.0
-"""Seconds that a cluster does not answer before that is told: a network that hiccups every second is no news."""
-VAIN = 18
-"""So many accepted watches in a row that break before an event came are told too: nothing may be seen any more."""
 LOOK = 5.0
 """Seconds between two looks at whether the cluster is still heard."""
-STABLE = 5.0
-"""Seconds after which a watch that was accepted counts as working."""
 
 
 class Open(Protocol):
@@ -97,11 +87,7 @@ class SharedWatch:
         self._version = ""
         self._stale = False
         self._silent = False
-        self._failures = 0
-        self._refusals = 0
-        self._vain = 0
-        self._failing_since = 0.0
-        self._accepted_at = 0.0
+        self._attempts = attempts.Attempts()
         self._listed_at = 0.0
         self._listed_for_newcomers = 0.0
 
@@ -228,7 +214,7 @@ class SharedWatch:
                 if told >= AT_A_TIME:
                     told = 0
                     await asyncio.sleep(0)  # who was told acts, and the loop's timers are looked at, before the next
-        if time.monotonic() - started < STABLE:
+        if time.monotonic() - started < attempts.STABLE:
             raise ConnectionError("the server ended the watch at once")
 
     def _event(self, kind: str, obj: Object) -> int:
@@ -242,13 +228,13 @@ class SharedWatch:
             changed = self._store.remove(str(meta["uid"]))
         self._tell(changed)
         self._version = str(meta["resourceVersion"])
-        self._vain = 0
+        self._attempts.event()
         self._store.sweep(now)
         self._well()
         return len(changed)
 
     def _accepted(self) -> None:
-        self._accepted_at = time.monotonic()
+        self._attempts.accepted(time.monotonic())
         self._well()
 
     def _well(self) -> None:
@@ -267,9 +253,8 @@ class SharedWatch:
             try:
                 await self._cluster.probe()
             except ApiError as error:
-                since = time.time() - (time.monotonic() - self._cluster.heard)
                 self._silent = True
-                self._set_trouble(Trouble(since, str(error), error.status))
+                self._set_trouble(self._cluster.heard, str(error), error.status)
             except Exception:
                 log.exception("Looking after the watch of %s failed.", self.name)
             else:
@@ -278,41 +263,29 @@ class SharedWatch:
 
     def _failed(self, error: Exception) -> float:
         """Take note of a failure; return the seconds to wait before the next attempt."""
+        now = time.monotonic()
         status = error.status if isinstance(error, ApiError) and not error.starting else 0
-        if status == 410 and self._version and time.monotonic() - self._listed_at >= STABLE:
+        if status == 410 and self._version and now - self._listed_at >= attempts.STABLE:
             self._version = ""  # the server's ordinary way to say: list anew
-            return BACKOFF[0] * random.random()  # noqa: S311 - not all at once
-        accepted, self._accepted_at = self._accepted_at, 0.0
-        if accepted and time.monotonic() - accepted > STABLE:
-            self._failures = 0
-        self._silent = False
-        self._failures += 1
-        self._refusals = 0 if accepted else self._refusals + 1
-        tally.add("multikueue.watch_reconnects", fleet_cluster=self._cluster.name if self._cluster else "unknown")
-        self._vain += 1
-        if self._failures == 1 or accepted:
-            self._failing_since = time.time()
+            return attempts.BACKOFF[0] * random.random()  # noqa: S311 - not all at once
         anew = status == 410 or (isinstance(error, ApiError) and error.too_large)  # the same event would come again
         if anew:
             self._version = ""
-        self._stale = status == 404
-        log.debug("Watch %s failed %d times: %s", self.name, self._failures, error)
-        again = self._failures > 1  # else a stream broke, and is resumed before anyone need know
-        away = not accepted and time.time() - self._failing_since >= TOLD_AFTER
-        if not self.synced or (again and (away or anew)) or self._vain > VAIN:
-            self._set_trouble(Trouble(self._failing_since, str(error), status))
-        # a network that cuts each watch after seconds must not add up to the pause for a server that is away
-        least, most, in_a_row = BACKOFF[0], BACKOFF[1], self._refusals
-        if accepted:
-            most, in_a_row = SHORT_BACKOFF, self._failures
-        growth = in_a_row - (1 if anew else PATIENT)
-        pause = min(most, least * 2.0 ** min(max(growth, 0), 10)) * random.uniform(0.5, 1.5)  # noqa: S311
-        return max(pause, error.retry_after or 0.0) if isinstance(error, ApiError) else pause
+        self._silent, self._stale = False, status == 404
+        failure = self._attempts.failed(now, anew=anew)
+        tally.add("multikueue.watch_reconnects", fleet_cluster=self._cluster.name if self._cluster else "unknown")
+        log.debug("Watch %s failed %d times: %s", self.name, self._attempts.failures, error)
+        if failure.told or not self.synced:
+            self._set_trouble(failure.since, str(error), status)
+        asked = error.retry_after if isinstance(error, ApiError) else None
+        return max(failure.pause * random.uniform(0.5, 1.5), asked or 0.0)  # noqa: S311
 
-    def _set_trouble(self, trouble: Trouble) -> None:
-        news = self.trouble is None or (self.trouble.text, self.trouble.status) != (trouble.text, trouble.status)
-        self.trouble = trouble
-        if news:
+    def _set_trouble(self, moment: float, text: str, status: int) -> None:
+        """Tell what is wrong since ``moment`` of the monotonic clock; as long as it lasts, it has one beginning."""
+        before = self.trouble
+        since = before.since if before is not None else time.time() - (time.monotonic() - moment)
+        self.trouble = Trouble(since, text, status)
+        if self.trouble != before:
             self._tell_all()
 
     # -- what newcomers miss
@@ -321,7 +294,7 @@ class SharedWatch:
         """Give newcomers the objects that were dropped before they came."""
         failures = 0
         while self._newcomers:
-            await asyncio.sleep(min(GATHER * 4**failures, BACKOFF[1]))
+            await asyncio.sleep(min(GATHER * 4**failures, attempts.BACKOFF[1]))
             served = tuple(self._newcomers)
             try:
                 await self._fill(served)

@@ -201,7 +201,7 @@ async def test_provisioning_requests_are_found_by_their_workload(server, tmp_pat
 
 
 async def test_a_version_that_vanished_is_discovered_anew(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("airflow_provider_multikueue.clusters.watch.BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr("airflow_provider_multikueue.clusters.attempts.BACKOFF", (0.01, 0.05))
     async with open_fleet(fleet_config(server, tmp_path)) as fleet:
         watch = await fleet.watch_workloads(fleet.manager, "default")
         found = watch.subscribe("w", lambda: None)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from airflow_provider_multikueue.clusters import client, store, watch
+from airflow_provider_multikueue.clusters import attempts, client, store, watch
 from airflow_provider_multikueue.clusters.client import JOBS, Cluster, Resource
 from airflow_provider_multikueue.clusters.transport import Timeouts
 from airflow_provider_multikueue.clusters.watch import SharedWatch, Subscription
@@ -21,11 +21,11 @@ PATH = "/apis/batch/v1/namespaces/default/jobs"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Let what takes seconds in production take milliseconds."""
-    monkeypatch.setattr(watch, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(attempts, "BACKOFF", (0.01, 0.05))
     monkeypatch.setattr(watch, "GATHER", 0.01)
     monkeypatch.setattr(watch, "LIST_PAUSE", 0.05)
-    monkeypatch.setattr(watch, "STABLE", 0.0)
-    monkeypatch.setattr(watch, "TOLD_AFTER", 0.0)
+    monkeypatch.setattr(attempts, "STABLE", 0.0)
+    monkeypatch.setattr(attempts, "TOLD_AFTER", 0.0)
 
 
 @pytest.fixture
@@ -158,8 +158,8 @@ async def test_after_a_410_the_difference_is_told(server, jobs, expired):
 
 
 async def test_a_server_that_calls_its_own_list_too_old_is_not_asked_in_a_rush(server, jobs, monkeypatch):
-    monkeypatch.setattr(watch, "STABLE", 5.0)
-    monkeypatch.setattr(watch, "BACKOFF", (0.1, 5.0))
+    monkeypatch.setattr(attempts, "STABLE", 5.0)
+    monkeypatch.setattr(attempts, "BACKOFF", (0.1, 5.0))
     server.on("GET", PATH, listed(obj("a"), version="5"))
     server.on_watch(PATH, status(410, "too old"))
     a = jobs.subscribe("a", Bell())
@@ -169,9 +169,9 @@ async def test_a_server_that_calls_its_own_list_too_old_is_not_asked_in_a_rush(s
 
 
 async def test_a_watch_that_breaks_again_and_again_is_resumed_soon_since_the_server_is_there(server, jobs, monkeypatch):
-    monkeypatch.setattr(watch, "STABLE", 5.0)
-    monkeypatch.setattr(watch, "BACKOFF", (0.01, 3600.0))
-    monkeypatch.setattr(watch, "SHORT_BACKOFF", 0.02)
+    monkeypatch.setattr(attempts, "STABLE", 5.0)
+    monkeypatch.setattr(attempts, "BACKOFF", (0.01, 3600.0))
+    monkeypatch.setattr(attempts, "SHORT_BACKOFF", 0.02)
     server.on("GET", PATH, listed(obj("a"), version="5"))
     server.on_watch(PATH, *[Stream([], "cut")] * 30, Stream([event("MODIFIED", obj("a", 8))]))
     a = jobs.subscribe("a", Bell())
@@ -179,9 +179,9 @@ async def test_a_watch_that_breaks_again_and_again_is_resumed_soon_since_the_ser
 
 
 async def test_watches_that_broke_do_not_add_up_to_the_pause_for_a_server_that_is_away(server, jobs, monkeypatch):
-    monkeypatch.setattr(watch, "STABLE", 5.0)
-    monkeypatch.setattr(watch, "BACKOFF", (0.01, 3600.0))
-    monkeypatch.setattr(watch, "SHORT_BACKOFF", 0.02)
+    monkeypatch.setattr(attempts, "STABLE", 5.0)
+    monkeypatch.setattr(attempts, "BACKOFF", (0.01, 3600.0))
+    monkeypatch.setattr(attempts, "SHORT_BACKOFF", 0.02)
     server.on("GET", PATH, listed(obj("a"), version="5"))
     server.on_watch(PATH, *[Stream([], "cut")] * 30, status(503), status(503), Stream([event("MODIFIED", obj("a", 8))]))
     a = jobs.subscribe("a", Bell())
@@ -189,7 +189,7 @@ async def test_watches_that_broke_do_not_add_up_to_the_pause_for_a_server_that_i
 
 
 async def test_a_cluster_that_is_back_within_seconds_is_no_news(server, jobs, monkeypatch):
-    monkeypatch.setattr(watch, "TOLD_AFTER", 60.0)
+    monkeypatch.setattr(attempts, "TOLD_AFTER", 60.0)
     server.on("GET", PATH, listed(obj("a"), version="5"))
     server.on_watch(PATH, Stream([], "cut"), status(503), status(503), Stream([event("MODIFIED", obj("a", 8))], "open"))
     bell = Bell()
@@ -201,21 +201,21 @@ async def test_a_cluster_that_is_back_within_seconds_is_no_news(server, jobs, mo
 
 
 async def test_a_cluster_whose_watches_break_before_an_event_comes_is_told(server, jobs, monkeypatch):
-    monkeypatch.setattr(watch, "TOLD_AFTER", 60.0)
-    monkeypatch.setattr(watch, "SHORT_BACKOFF", 0.02)
+    monkeypatch.setattr(attempts, "TOLD_AFTER", 60.0)
+    monkeypatch.setattr(attempts, "SHORT_BACKOFF", 0.02)
     server.on("GET", PATH, listed(obj("a"), version="5"))
     server.on_watch(PATH, *[Stream([], "cut")] * 60)
     a = jobs.subscribe("a", Bell())
     await until(lambda: a.trouble)
-    assert sum("watch" in seen.query for seen in server.seen) > watch.VAIN
+    assert sum("watch" in seen.query for seen in server.seen) > attempts.VAIN
 
 
 async def test_a_short_fault_costs_no_long_pause(server, jobs, monkeypatch):
-    monkeypatch.setattr(watch, "BACKOFF", (0.25, 3600.0))
-    server.on("GET", PATH, *[status(500)] * watch.PATIENT, listed(obj("a"), version="5"))
+    monkeypatch.setattr(attempts, "BACKOFF", (0.25, 3600.0))
+    server.on("GET", PATH, *[status(500)] * attempts.PATIENT, listed(obj("a"), version="5"))
     a = jobs.subscribe("a", Bell())
     await until(lambda: a.synced)
-    assert server.count("GET", PATH) == watch.PATIENT + 1
+    assert server.count("GET", PATH) == attempts.PATIENT + 1
 
 
 async def test_who_comes_within_the_grace_costs_nothing(server, jobs):
