@@ -78,8 +78,8 @@ def test_a_job_that_waits_is_explained_region_by_region(explain: Explain, submit
     capacity(None, mode="starve")
     job = submitted()
     tries = (explain(json.dumps(job))[1] for _ in range(20))  # each gives the fleet a moment
-    told = next(told for told in tries if "PLACING" in told)
-    assert "Asking 3 regions: " in told
+    told = next(told for told in tries if "Asking 3 regions: " in told)
+    assert "PLACING" in told
     assert "placement" not in told
 
 
